@@ -1,0 +1,74 @@
+"""Verification rules: one per file, found by name."""
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from resispec_sim.errors import RuleError
+from resispec_sim.rules.base import Rule
+from resispec_sim.rules.resispec import ResiSpec
+from resispec_sim.rules.specinfer import SpecInfer
+
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (SpecInfer, ResiSpec)}
+
+__all__ = ["RULES", "ResiSpec", "Rule", "SpecInfer", "parse_rule"]
+
+
+def parse_rule(text: str | Rule, **options: Any) -> Rule:
+    """Make a rule from its name and options.
+
+    Parameters
+    ----------
+    text : str or Rule
+        ``"name"``, ``"name:option=value,option=value"``, or a printed label ``"name[value,value]"``, which
+        gives the values in the order of the options. A rule is returned as it is.
+    **options
+        Further options of the rule; an option must not be given twice.
+
+    Raises
+    ------
+    RuleError
+        If the text has another form, or names no known rule, option or value.
+
+    Examples
+    --------
+    >>> parse_rule("resispec:fill=water").label
+    'resispec[water,minimal]'
+    >>> parse_rule("resispec[water,clipped]") == parse_rule("resispec", fill="water", budget="clipped")
+    True
+    """
+    if isinstance(text, Rule):
+        if options:
+            raise RuleError(f"{text.label}: give options with a rule's name, not with an instance")
+        return text
+    match = re.fullmatch(r"(\w+)(?::(?P<pairs>.*)|\[(?P<values>.*)\])?", text.strip())
+    if match is None:
+        raise RuleError(f"cannot read rule {text!r}; write name, name:option=value or name[value]")
+    name = match[1]
+    if name not in RULES:
+        raise RuleError(f"unknown rule {name!r}; use one of {', '.join(RULES)}")
+    known = [field.name for field in fields(RULES[name])]
+    pairs = _read_pairs(text, match["pairs"]) if match["pairs"] is not None else []
+    if match["values"] is not None:
+        values = [value.strip() for value in match["values"].split(",")]
+        if len(values) > len(known):
+            raise RuleError(f"rule {text!r}: {name} has {len(known)} options, {len(values)} values were given")
+        pairs = list(zip(known, values, strict=False))
+    given: dict[str, Any] = {}
+    for option, value in [*pairs, *options.items()]:
+        if option not in known:
+            raise RuleError(f"rule {text!r}: {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+        if option in given:
+            raise RuleError(f"rule {text!r}: option {option!r} is given twice")
+        given[option] = value
+    return RULES[name](**given)
+
+
+def _read_pairs(text: str, pairs: str) -> list[tuple[str, str]]:
+    found = []
+    for item in pairs.split(","):
+        option, separator, value = (part.strip() for part in item.partition("="))
+        if not (separator and option and value):
+            raise RuleError(f"rule {text!r}: {item!r} is not of the form option=value")
+        found.append((option, value))
+    return found

@@ -1,0 +1,172 @@
+"""ResiSpec: a rejected sibling leaves a residual that is kept close to the draft."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from resispec_sim.errors import InfeasibleBudgetError, InputError, RuleError
+from resispec_sim.rules.base import ProbsT, Rule, is_negligible, like, to_array, total_of
+
+Fill = Literal["capacity", "water", "index"]
+Budget = Literal["minimal", "applied", "clipped"]
+
+
+class ResidualMass(NamedTuple):
+    """The mass ``Z`` that a rejection keeps, and whether `ResiSpec` had to cut it."""
+
+    mass: Any
+    clipped: bool
+
+
+@dataclass(frozen=True)
+class ResiSpec(Rule):
+    """Residual shaping (Algorithm 1): the residual after a rejection is ``r / Z``.
+
+    With ``x0`` the rejected token, ``R`` the residual and ``q`` the draft, ``r(x) = min(Z q(x), R(x))`` for
+    ``x != x0`` and ``r(x0) = 0``; the deficit ``D = Z - sum r`` is spread over the room ``R - r`` off ``x0``. The
+    proxy is ``K = R - r`` off ``x0`` and ``K(x0) = q(x0)``. The paper leaves two things open; both are options.
+
+    The rule is **not** exact in general: its law is the target for ``V = 2`` and for ``p = q``, and with the fills
+    "capacity" and "water" also for ``p = q(.|S)``, for disjoint supports, and for one over-estimated token with
+    the target proportional to the draft elsewhere. The acceptance is the same for every fill.
+
+    Parameters
+    ----------
+    fill : {"capacity", "water", "index"}
+        How the deficit is spread: in proportion to the room; by raising one level ``r = min(t q, R)``, what is
+        left then going to tokens with ``q = 0`` in proportion to ``R``; or in token order.
+    budget : {"minimal", "applied", "clipped"}
+        ``Z``: "minimal" is ``q(x0) - R(x0)`` (Algorithm 1); "applied" is
+        ``max(min_{q>0} R/q, q(x0) - R(x0))`` (Equation 13), which may exceed the mass off ``x0`` and may leave a
+        proxy that sums to less than 1; "clipped" is "applied" cut to the mass off ``x0``.
+
+    Raises
+    ------
+    RuleError
+        If an option has another value.
+
+    References
+    ----------
+    arXiv:2608.24411v1, Algorithm 1 and Equations 13 and 17.
+
+    Examples
+    --------
+    >>> from fractions import Fraction as F
+    >>> p, q = (F(1, 4), F(1, 4), F(1, 2)), (F(1, 2), F(1, 2), F(0))
+    >>> [str(r) for r in ResiSpec().residual_after(p, q, 0)]
+    ['0', '3/5', '2/5']
+    >>> [str(r) for r in ResiSpec(fill="water").residual_after(p, q, 0)]
+    ['0', '1', '0']
+    """
+
+    fill: Fill = "capacity"
+    budget: Budget = "minimal"
+    name: ClassVar[str] = "resispec"
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for option, kind in (("fill", Fill), ("budget", Budget)):
+            value = getattr(self, option)
+            if value not in get_args(kind):
+                raise RuleError(f"resispec: {option}={value!r} is unknown; use one of {', '.join(get_args(kind))}")
+
+    def residual_mass(self, residual: ProbsT, draft: ProbsT, token: int) -> ResidualMass:
+        """The budget ``Z`` of the rejection of `token`.
+
+        Raises
+        ------
+        InputError
+            If `token` cannot be rejected: ``draft[token] <= residual[token]``.
+        InfeasibleBudgetError
+            If ``Z`` exceeds the mass off `token` (budget "applied" only).
+
+        Examples
+        --------
+        >>> ResiSpec(budget="clipped").residual_mass([0.4, 0.6], [0.5, 0.5], 0)
+        ResidualMass(mass=0.6, clipped=True)
+        """
+        mass, clipped = self._residual_mass(to_array(residual), to_array(draft), token)
+        return ResidualMass(mass if isinstance(mass, Fraction) else float(mass), clipped)
+
+    def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
+        """GetProxy: ``K = R - r`` off `token`, ``K(token) = q(token)``; see `Rule.proxy`."""
+        old, kept_from = to_array(residual), to_array(draft)
+        kept, _ = self._keep(old, kept_from, token)
+        result = old - kept
+        result[token] = kept_from[token]
+        return like(residual, result)
+
+    def residual_after(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
+        """The residual ``r / Z`` that follows the rejection of `token`; see `Rule.residual_after`.
+
+        This is ``norm((R - K)+)`` without the cancellation of ``R - (R - r)``.
+        """
+        kept, mass = self._keep(to_array(residual), to_array(draft), token)
+        return like(residual, kept / mass)
+
+    def _keep(self, residual: np.ndarray, draft: np.ndarray, token: int) -> tuple[np.ndarray, Any]:
+        """The kept mass ``r`` per token, and its sum ``Z``."""
+        mass, _ = self._residual_mass(residual, draft, token)
+        capacity = residual.copy()
+        capacity[token] *= 0
+        if self.fill == "water":
+            return _fill_to_level(capacity, draft, mass), mass
+        kept = np.minimum(mass * draft, capacity)
+        deficit, room = mass - total_of(kept), capacity - kept
+        if deficit <= 0:
+            return kept, mass
+        fill = _fill_in_proportion if self.fill == "capacity" else _fill_in_order
+        return kept + fill(room, deficit), mass
+
+    def _residual_mass(self, residual: np.ndarray, draft: np.ndarray, token: int) -> tuple[Any, bool]:
+        least = draft[token] - residual[token]
+        if not least > 0:
+            raise InputError(
+                f"token {token} cannot be rejected: its draft probability {draft[token]} does not exceed its "
+                f"residual {residual[token]}; ask only for tokens that the acceptance test can refuse"
+            )
+        if self.budget == "minimal":
+            return least, False
+        support = draft > 0
+        mass = max((residual[support] / draft[support]).min(), least)
+        available = total_of(residual) - residual[token]
+        if mass <= available or is_negligible(mass - available, available):
+            return min(mass, available), False
+        if self.budget == "clipped":
+            return available, True
+        raise InfeasibleBudgetError(
+            f"budget 'applied' asks for Z = {mass} after the rejection of token {token}, but only {available} of "
+            f"the residual is off that token; use budget=clipped or budget=minimal"
+        )
+
+
+def _fill_in_proportion(room: np.ndarray, mass: Any) -> np.ndarray:
+    """Spread `mass` over the tokens in proportion to their room."""
+    total = total_of(room)
+    return room * min(mass / total, 1) if total > 0 else room
+
+
+def _fill_in_order(room: np.ndarray, mass: Any) -> np.ndarray:
+    """Give each token in turn as much of `mass` as it has room for."""
+    before = np.cumsum(room) - room
+    return np.minimum(np.maximum(mass - before, 0), room)
+
+
+def _fill_to_level(capacity: np.ndarray, draft: np.ndarray, mass: Any) -> np.ndarray:
+    """``min(t q, capacity)`` with sum `mass`; what that cannot hold goes to tokens with ``q = 0``."""
+    drafted = (draft > 0) & (capacity > 0)
+    held = total_of(capacity[drafted])
+    if mass >= held:
+        outside = np.where(draft > 0, 0, capacity)
+        return np.where(drafted, capacity, _fill_in_proportion(outside, mass - held))
+    order = np.argsort(capacity[drafted] / draft[drafted], kind="stable")
+    full, slope = capacity[drafted][order], draft[drafted][order]
+    # tokens before the k-th are full at the level where the k-th fills up; slopes from k on still rise
+    full_before = np.cumsum(full) - full
+    slope_from = np.cumsum(slope[::-1])[::-1]
+    reached = full_before + full / slope * slope_from
+    k = min(int(np.searchsorted(reached, mass)), len(full) - 1)
+    level = (mass - full_before[k]) / slope_from[k]
+    return np.minimum(level * draft, capacity)
