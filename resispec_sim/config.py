@@ -1,0 +1,70 @@
+"""Defaults of every command and public function, in one place.
+
+Nothing here imports more than the standard library, so the command line can read its defaults without
+loading a kernel.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Defaults of the exact engine.
+
+    Attributes
+    ----------
+    method : str
+        ``"auto"`` lets the engine choose by the predicted number of paths.
+    max_paths : int
+        Paths per position up to which every path is walked.
+    seed : int
+        Seed of the sampled method.
+    """
+
+    method: str = "auto"
+    max_paths: int = 200_000_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Defaults of a replay and of the figures that it pools.
+
+    Attributes
+    ----------
+    rules : tuple of str
+        Rules that are compared.
+    siblings : int
+        Candidates per position in the per-position table.
+    tree : str
+        Tree whose expected accepted length is reported.
+    method, max_paths, seed
+        Passed on to the engine.
+    n_jobs : int
+        Threads; a thread holds the laws of one position at a time.
+    exact_tolerance : float
+        Largest total variation distance that counts as rounding.
+    confidence : float
+        Level of the bootstrap interval over prompts.
+    bootstrap_resamples, bootstrap_seed : int
+        Resamples of that interval and their seed.
+    appendix_b_trajectories : int
+        Trajectories per position of the Appendix B figure.
+    """
+
+    rules: tuple[str, ...] = ("specinfer", "resispec")
+    siblings: int = 3
+    tree: str = "d5b3"
+    method: str = EngineConfig.method
+    max_paths: int = EngineConfig.max_paths
+    seed: int = EngineConfig.seed
+    n_jobs: int = 2
+    exact_tolerance: float = 1e-12
+    confidence: float = 0.95
+    bootstrap_resamples: int = 10_000
+    bootstrap_seed: int = 0
+    appendix_b_trajectories: int = 1
+
+
+ENGINE = EngineConfig()
+REPLAY = ReplayConfig()
