@@ -1,4 +1,4 @@
-"""The law of a verification rule by definition: every sibling tuple, every acceptance coin, exact rationals."""
+"""A rule's law by definition: every sibling tuple, every acceptance coin, exact rationals."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ def enumerate_law(
 ) -> OracleLaw:
     """Run the procedure along every path, forward, and add up what it emits.
 
-    Siblings are drawn independently from the draft. Paths whose residual is the same have the same future and
-    are walked together. The cost grows as ``V**n_siblings``: this is the standard that the engine is checked
-    against, for small vocabularies.
+    Siblings are drawn independently from the draft. Paths whose residual is the same have the same
+    future and are walked together. The cost grows as ``V**n_siblings``: this is the standard that
+    the engine is checked against, for small vocabularies.
 
     Parameters
     ----------
@@ -64,7 +64,9 @@ def enumerate_law(
     target, draft = _check_exact(target_probs, "target"), _check_exact(draft_probs, "draft")
     vocab_size = len(target)
     if len(draft) != vocab_size:
-        raise InputError(f"the target has {vocab_size} tokens, the draft {len(draft)}; align them first")
+        raise InputError(
+            f"the target has {vocab_size} tokens, the draft {len(draft)}; align them first"
+        )
     if n_siblings < 0:
         raise InputError(f"n_siblings is {n_siblings}; it must be 0 or more")
 
@@ -80,7 +82,8 @@ def enumerate_law(
                 drawn = path_weight * draft_prob
                 accepted[token] += drawn * accept_prob
                 if accept_prob < 1:
-                    rejected[rule.residual_after(residual, draft, token)] += drawn * (1 - accept_prob)
+                    next_residual = rule.residual_after(residual, draft, token)
+                    rejected[next_residual] += drawn * (1 - accept_prob)
         reached = rejected
 
     output_probs = [sum(column, Fraction(0)) for column in zip(*accepted_by_token, strict=True)]
@@ -88,14 +91,16 @@ def enumerate_law(
     for residual, path_weight in reached.items():
         for token, prob in enumerate(residual):
             output_probs[token] += path_weight * prob
-    return OracleLaw(output_probs, [sum(row, Fraction(0)) for row in accepted_by_token], accepted_by_token)
+    return OracleLaw(
+        output_probs, [sum(row, Fraction(0)) for row in accepted_by_token], accepted_by_token
+    )
 
 
 def _check_exact(probs: Sequence[Fraction], name: str) -> tuple[Fraction, ...]:
     exact = tuple(Fraction(prob) for prob in probs)
     if sum(exact) != 1 or min(exact) < 0:
         raise DistributionError(
-            f"{name} probabilities sum to {sum(exact)}, the least is {min(exact, default=0)}; the oracle needs exact "
-            "distributions: give Fractions that sum to 1"
+            f"{name} probabilities sum to {sum(exact)}, the least is {min(exact, default=0)}; the "
+            "oracle needs exact distributions: give Fractions that sum to 1"
         )
     return exact

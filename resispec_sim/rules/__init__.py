@@ -20,8 +20,9 @@ def parse_rule(text: str | Rule, **options: Any) -> Rule:
     Parameters
     ----------
     text : str or Rule
-        ``"name"``, ``"name:option=value,option=value"``, or a printed label ``"name[value,value]"``, which
-        gives the values in the order of the options. A rule is returned as it is.
+        ``"name"``, ``"name:option=value,option=value"``, or a printed label
+        ``"name[value,value]"``, which gives the values in the order of the options. A rule is
+        returned as it is.
     **options
         Further options of the rule; an option must not be given twice.
 
@@ -34,8 +35,10 @@ def parse_rule(text: str | Rule, **options: Any) -> Rule:
     --------
     >>> parse_rule("resispec:fill=water").label
     'resispec[water,minimal]'
-    >>> parse_rule("resispec[water,clipped]") == parse_rule("resispec", fill="water", budget="clipped")
+    >>> parse_rule("resispec[water,clipped]") == ResiSpec(fill="water", budget="clipped")
     True
+    >>> parse_rule("resispec", budget="clipped").label
+    'resispec[capacity,clipped]'
     """
     if isinstance(text, Rule):
         if options:
@@ -52,12 +55,15 @@ def parse_rule(text: str | Rule, **options: Any) -> Rule:
     if match["values"] is not None:
         values = [value.strip() for value in match["values"].split(",")]
         if len(values) > len(known):
-            raise RuleError(f"rule {text!r}: {name} has {len(known)} options, {len(values)} values were given")
+            raise RuleError(
+                f"rule {text!r}: {name} has {len(known)} options, {len(values)} values were given"
+            )
         pairs = list(zip(known, values, strict=False))
     given: dict[str, Any] = {}
     for option, value in [*pairs, *options.items()]:
         if option not in known:
-            raise RuleError(f"rule {text!r}: {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+            choices = ", ".join(known) or "none"
+            raise RuleError(f"rule {text!r}: {name} has no option {option!r}; it has {choices}")
         if option in given:
             raise RuleError(f"rule {text!r}: option {option!r} is given twice")
         given[option] = value

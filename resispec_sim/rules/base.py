@@ -1,6 +1,5 @@
 """What every sequential verification rule has in common."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -17,9 +16,10 @@ ProbsT = TypeVar("ProbsT", bound="Sequence[Any] | np.ndarray")
 class Rule(ABC):
     """A rule that tests siblings one after another against a residual.
 
-    Sibling ``x`` is accepted with probability ``min(1, R(x)/q(x))``, where ``R`` is the residual (at first the
-    target) and ``q`` the draft. A rule says what ``R`` becomes when ``x`` is rejected. Rules are pure: they
-    hold options only, draw nothing at random and never edit their arguments.
+    Sibling ``x`` is accepted with probability ``min(1, R(x)/q(x))``, where ``R`` is the residual
+    (at first the target) and ``q`` the draft. A rule says what ``R`` becomes when ``x`` is
+    rejected. Rules are pure: they hold options only, draw nothing at random and never edit their
+    arguments.
 
     Attributes
     ----------
@@ -57,8 +57,8 @@ class Rule(ABC):
     def residual_after(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
         """The residual that follows the rejection of `token`: ``norm((R - K)+)``.
 
-        Parameters and returned kind are those of `proxy`. Where nothing is left (only rounding lets a rule
-        reject then) the residual stays as it is.
+        Parameters and returned kind are those of `proxy`. Where nothing is left (only rounding
+        lets a rule reject then) the residual stays as it is.
         """
         old = to_array(residual)
         rest = np.maximum(old - to_array(self.proxy(residual, draft, token)), 0)
@@ -91,10 +91,3 @@ def like(template: ProbsT, values: np.ndarray) -> ProbsT:
 def total_of(values: np.ndarray) -> Any:
     """Sum of a float or Fraction array; an empty exact sum is 0."""
     return values.sum() if values.dtype != object else sum(values.tolist(), Fraction(0))
-
-
-def is_negligible(excess: Any, scale: Any) -> bool:
-    """Whether a non-negative `excess` is no more than rounding beside `scale`; exact numbers never round."""
-    if isinstance(excess, Fraction):
-        return excess == 0
-    return math.isclose(excess + scale, scale, rel_tol=1e-12)

@@ -7,10 +7,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from resispec_sim.errors import InfeasibleBudgetError, InputError, RuleError
-from resispec_sim.rules.base import ProbsT, Rule, is_negligible, like, to_array, total_of
+from resispec_sim.rules.base import ProbsT, Rule, like, to_array, total_of
 
 Fill = Literal["capacity", "water", "index"]
 Budget = Literal["minimal", "applied", "clipped"]
+
+ROUNDING = 1e-12
+"""Relative excess of a float budget over the mass available that counts as rounding."""
 
 
 class ResidualMass(NamedTuple):
@@ -24,23 +27,27 @@ class ResidualMass(NamedTuple):
 class ResiSpec(Rule):
     """Residual shaping (Algorithm 1): the residual after a rejection is ``r / Z``.
 
-    With ``x0`` the rejected token, ``R`` the residual and ``q`` the draft, ``r(x) = min(Z q(x), R(x))`` for
-    ``x != x0`` and ``r(x0) = 0``; the deficit ``D = Z - sum r`` is spread over the room ``R - r`` off ``x0``. The
-    proxy is ``K = R - r`` off ``x0`` and ``K(x0) = q(x0)``. The paper leaves two things open; both are options.
+    With ``x0`` the rejected token, ``R`` the residual and ``q`` the draft, ``r(x) = min(Z q(x),
+    R(x))`` for ``x != x0`` and ``r(x0) = 0``; the deficit ``D = Z - sum r`` is spread over the
+    room ``R - r`` off ``x0``. The proxy is ``K = R - r`` off ``x0`` and ``K(x0) = q(x0)``. The
+    paper leaves two things open; both are options.
 
-    The rule is **not** exact in general: its law is the target for ``V = 2`` and for ``p = q``, and with the fills
-    "capacity" and "water" also for ``p = q(.|S)``, for disjoint supports, and for one over-estimated token with
-    the target proportional to the draft elsewhere. The acceptance is the same for every fill.
+    The rule is **not** exact in general: its law is the target for ``V = 2`` and for ``p = q``,
+    and with the fills "capacity" and "water" also for ``p = q(.|S)``, for disjoint supports, and
+    for one over-estimated token with the target proportional to the draft elsewhere. The
+    acceptance is the same for every fill.
 
     Parameters
     ----------
     fill : {"capacity", "water", "index"}
-        How the deficit is spread: in proportion to the room; by raising one level ``r = min(t q, R)``, what is
-        left then going to tokens with ``q = 0`` in proportion to ``R``; or in token order.
+        How the deficit is spread: in proportion to the room; by raising one level ``r = min(t q,
+        R)``, what is left then going to tokens with ``q = 0`` in proportion to ``R``; or in token
+        order.
     budget : {"minimal", "applied", "clipped"}
         ``Z``: "minimal" is ``q(x0) - R(x0)`` (Algorithm 1); "applied" is
-        ``max(min_{q>0} R/q, q(x0) - R(x0))`` (Equation 13), which may exceed the mass off ``x0`` and may leave a
-        proxy that sums to less than 1; "clipped" is "applied" cut to the mass off ``x0``.
+        ``max(min_{q>0} R/q, q(x0) - R(x0))`` (Equation 13), which may exceed the mass off ``x0``
+        and may leave a proxy that sums to less than 1; "clipped" is "applied" cut to the mass off
+        ``x0``.
 
     Raises
     ------
@@ -70,7 +77,8 @@ class ResiSpec(Rule):
         for option, kind in (("fill", Fill), ("budget", Budget)):
             value = getattr(self, option)
             if value not in get_args(kind):
-                raise RuleError(f"resispec: {option}={value!r} is unknown; use one of {', '.join(get_args(kind))}")
+                choices = ", ".join(get_args(kind))
+                raise RuleError(f"resispec: {option}={value!r} is unknown; use one of {choices}")
 
     def residual_mass(self, residual: ProbsT, draft: ProbsT, token: int) -> ResidualMass:
         """The budget ``Z`` of the rejection of `token`.
@@ -92,11 +100,11 @@ class ResiSpec(Rule):
 
     def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
         """GetProxy: ``K = R - r`` off `token`, ``K(token) = q(token)``; see `Rule.proxy`."""
-        old, kept_from = to_array(residual), to_array(draft)
-        kept, _ = self._keep(old, kept_from, token)
-        result = old - kept
-        result[token] = kept_from[token]
-        return like(residual, result)
+        old, drafted = to_array(residual), to_array(draft)
+        kept, _ = self._keep(old, drafted, token)
+        density = old - kept
+        density[token] = drafted[token]
+        return like(residual, density)
 
     def residual_after(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
         """The residual ``r / Z`` that follows the rejection of `token`; see `Rule.residual_after`.
@@ -110,7 +118,7 @@ class ResiSpec(Rule):
         """The kept mass ``r`` per token, and its sum ``Z``."""
         mass, _ = self._residual_mass(residual, draft, token)
         capacity = residual.copy()
-        capacity[token] *= 0
+        capacity[token] = 0 * capacity[token]  # stays a Fraction where it is one
         if self.fill == "water":
             return _fill_to_level(capacity, draft, mass), mass
         kept = np.minimum(mass * draft, capacity)
@@ -120,32 +128,37 @@ class ResiSpec(Rule):
         fill = _fill_in_proportion if self.fill == "capacity" else _fill_in_order
         return kept + fill(room, deficit), mass
 
-    def _residual_mass(self, residual: np.ndarray, draft: np.ndarray, token: int) -> tuple[Any, bool]:
+    def _residual_mass(
+        self, residual: np.ndarray, draft: np.ndarray, token: int
+    ) -> tuple[Any, bool]:
         least = draft[token] - residual[token]
         if not least > 0:
             raise InputError(
-                f"token {token} cannot be rejected: its draft probability {draft[token]} does not exceed its "
-                f"residual {residual[token]}; ask only for tokens that the acceptance test can refuse"
+                f"token {token} cannot be rejected: its draft probability {draft[token]} does not "
+                f"exceed its residual {residual[token]}; ask only for tokens that can be refused"
             )
         if self.budget == "minimal":
             return least, False
         support = draft > 0
-        mass = max((residual[support] / draft[support]).min(), least)
+        with np.errstate(over="ignore"):  # a subnormal draft probability: never the minimum
+            smallest_ratio = (residual[support] / draft[support]).min()
+        mass = max(smallest_ratio, least)
         available = total_of(residual) - residual[token]
-        if mass <= available or is_negligible(mass - available, available):
+        slack = 0 if isinstance(mass, Fraction) else ROUNDING
+        if mass <= available * (1 + slack):
             return min(mass, available), False
         if self.budget == "clipped":
             return available, True
         raise InfeasibleBudgetError(
-            f"budget 'applied' asks for Z = {mass} after the rejection of token {token}, but only {available} of "
-            f"the residual is off that token; use budget=clipped or budget=minimal"
+            f"budget 'applied' asks for Z = {mass} after the rejection of token {token}, but the "
+            f"residual off that token is only {available}; use budget=clipped or budget=minimal"
         )
 
 
 def _fill_in_proportion(room: np.ndarray, mass: Any) -> np.ndarray:
     """Spread `mass` over the tokens in proportion to their room."""
     total = total_of(room)
-    return room * min(mass / total, 1) if total > 0 else room
+    return room * (min(mass, total) / total) if total > 0 else room
 
 
 def _fill_in_order(room: np.ndarray, mass: Any) -> np.ndarray:
@@ -155,18 +168,25 @@ def _fill_in_order(room: np.ndarray, mass: Any) -> np.ndarray:
 
 
 def _fill_to_level(capacity: np.ndarray, draft: np.ndarray, mass: Any) -> np.ndarray:
-    """``min(t q, capacity)`` with sum `mass`; what that cannot hold goes to tokens with ``q = 0``."""
+    """``min(t q, capacity)`` with sum `mass`; the rest, if any, on tokens with ``q = 0``."""
     drafted = (draft > 0) & (capacity > 0)
     held = total_of(capacity[drafted])
     if mass >= held:
         outside = np.where(draft > 0, 0, capacity)
         return np.where(drafted, capacity, _fill_in_proportion(outside, mass - held))
-    order = np.argsort(capacity[drafted] / draft[drafted], kind="stable")
-    full, slope = capacity[drafted][order], draft[drafted][order]
-    # tokens before the k-th are full at the level where the k-th fills up; slopes from k on still rise
+    tokens = np.flatnonzero(drafted)
+    with np.errstate(over="ignore"):  # a subnormal draft probability: never full, last in order
+        ratio = capacity[tokens] / draft[tokens]
+    order = np.argsort(ratio, kind="stable")
+    tokens, ratio = tokens[order], ratio[order]
+    full, slope = capacity[tokens], draft[tokens]
+    # where the k-th token fills up, those before it are full and those from it on still rise
     full_before = np.cumsum(full) - full
     slope_from = np.cumsum(slope[::-1])[::-1]
-    reached = full_before + full / slope * slope_from
+    reached = full_before + ratio * slope_from
     k = min(int(np.searchsorted(reached, mass)), len(full) - 1)
-    level = (mass - full_before[k]) / slope_from[k]
-    return np.minimum(level * draft, capacity)
+    kept = 0 * capacity
+    kept[tokens[:k]] = full[:k]
+    # not level * q with level = rest / slope: that overflows where all the rest is subnormal
+    kept[tokens[k:]] = np.minimum((mass - full_before[k]) * (slope[k:] / slope_from[k]), full[k:])
+    return kept

@@ -10,7 +10,8 @@ from resispec_sim.rules.base import ProbsT, Rule, like, to_array
 class SpecInfer(Rule):
     """Recursive rejection sampling (RRS): the residual after a rejection is ``norm((R - q)+)``.
 
-    Whatever token was rejected, the whole draft is taken off the residual. Exact for every target and draft.
+    Whatever token was rejected, the whole draft is taken off the residual. Exact for every target
+    and draft.
 
     References
     ----------
