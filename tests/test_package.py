@@ -116,8 +116,8 @@ def test_source_file_is_short_and_names_no_machine_path(path):
 def test_kernels_run_as_plain_python():
     """The kernels' own tests once more with compilation off: numba must not change a figure."""
     done = run(
-        sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "nojit", "tests/test_engine.py",
-        cwd=ROOT, NUMBA_DISABLE_JIT="1",
+        sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "nojit",
+        "tests/test_engine.py", cwd=ROOT, NUMBA_DISABLE_JIT="1",
     )  # fmt: skip
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed.group(1)) > 0, done.stdout
