@@ -23,9 +23,10 @@ def logits_to_probs(
 ) -> NDArray[np.float64]:
     """Turn logits into the distribution that a sampler with these settings draws from.
 
-    Temperature, then top-k, then top-p, with the conventions of transformers' logits processors: tokens that tie
-    with the k-th logit are all kept; top-p keeps the smallest set of most likely tokens whose mass reaches
-    ``top_p``, at least one (of tied tokens at its edge, those with the higher ids).
+    Temperature, then top-k, then top-p, with the conventions of transformers' logits processors:
+    tokens that tie with the k-th logit are all kept; top-p keeps the smallest set of most likely
+    tokens whose mass reaches ``top_p``, at least one (of tied tokens at its edge, those with the
+    higher ids).
 
     Parameters
     ----------
@@ -61,7 +62,9 @@ def logits_to_probs(
     check_sampling(temperature, top_k, top_p)
     scores = np.array(logits, dtype=np.float64)
     if scores.ndim == 0 or scores.shape[-1] == 0:
-        raise InputError(f"logits need a vocabulary axis of at least one token, got shape {scores.shape}")
+        raise InputError(
+            f"logits need a vocabulary axis of at least one token, got shape {scores.shape}"
+        )
     if scores.size == 0:
         return scores
     peak = scores.max(axis=-1, keepdims=True)
@@ -73,7 +76,8 @@ def logits_to_probs(
         np.put_along_axis(scores, first[..., None], 1.0, axis=-1)
         return scores
     if top_k and top_k < scores.shape[-1]:
-        # Division by a temperature keeps the order, so the mask is taken before it, free of its rounding.
+        # Division by a temperature keeps the order, so the mask is taken before it, free of its
+        # rounding.
         kth = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
         scores[scores < kth] = -np.inf
     with np.errstate(over="ignore"):
@@ -100,10 +104,8 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
 def _keep_nucleus(probs: NDArray[np.float64], top_p: float) -> None:
     order = np.argsort(probs, axis=-1, kind="stable")[..., ::-1]
     ranked = np.take_along_axis(probs, order, axis=-1)
-    before = np.cumsum(ranked, axis=-1)
-    before -= ranked
-    before[..., 0] = 0.0
-    ranked[before >= top_p] = 0.0
+    reached = np.cumsum(ranked, axis=-1)[..., :-1] >= top_p
+    ranked[..., 1:][reached] = 0.0
     np.put_along_axis(probs, order, ranked, axis=-1)
     probs /= probs.sum(axis=-1, keepdims=True)
 
@@ -120,9 +122,13 @@ def _raise_for_logits(scores: NDArray[np.float64]) -> None:
     if wrong.size:
         *row, token = (int(i) for i in wrong[0])
         value = scores[tuple(wrong[0])]
-        raise LogitsError(f"{_place(row)}token {token}: logit is {value}; a logit must be finite or -inf")
+        raise LogitsError(
+            f"{_place(row)}token {token}: logit is {value}; a logit must be finite or -inf"
+        )
     row = [int(i) for i in np.argwhere(np.isneginf(scores).all(axis=-1))[0]]
-    raise LogitsError(f"{_place(row)}tokens 0 to {scores.shape[-1] - 1}: every logit is -inf; no token can occur")
+    raise LogitsError(
+        f"{_place(row)}tokens 0 to {scores.shape[-1] - 1}: every logit is -inf; no token can occur"
+    )
 
 
 def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -147,18 +153,24 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
     """
     array = np.array(probs, dtype=np.float64)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise DistributionError(f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}")
+        raise DistributionError(
+            f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}"
+        )
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         *row, token = (int(i) for i in np.argwhere(bad)[0])
         value = array[(*row, token)]
-        raise DistributionError(f"{name}: {_place(row)}token {token}: probability is {value}; it must be in [0, 1]")
+        raise DistributionError(
+            f"{name}: {_place(row)}token {token}: probability is {value}; it must be in [0, 1]"
+        )
     total = array.sum(axis=-1, keepdims=True)
     off = np.abs(total[..., 0] - 1) > SUM_TOLERANCE
     if off.any():
         row = [int(i) for i in np.argwhere(off)[0]]
         value = total[..., 0][tuple(row)]
-        raise DistributionError(f"{name}: {_place(row)}the probabilities sum to {value!s}, not 1; normalise them first")
+        raise DistributionError(
+            f"{name}: {_place(row)}the probabilities sum to {value!s}, not 1; normalise them first"
+        )
     array /= total
     return array
 
@@ -166,19 +178,22 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
 def check_vocabulary_map(
     draft_to_target: ArrayLike, target_vocab_size: int, draft_vocab_size: int
 ) -> NDArray[np.intp]:
-    """Check a map from draft to target token ids: one id each, in range, none twice (`VocabularyError`)."""
+    """Check a map from draft to target ids: one each, in range, none twice (`VocabularyError`)."""
     ids = np.asarray(draft_to_target)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise VocabularyError(
-            f"draft_to_target must be a list of target token ids, got shape {ids.shape} of {ids.dtype}"
+            f"draft_to_target must be a list of target token ids, got shape {ids.shape}"
         )
     if ids.size != draft_vocab_size:
-        raise VocabularyError(f"draft_to_target has {ids.size} ids, but the draft has {draft_vocab_size} tokens")
+        raise VocabularyError(
+            f"draft_to_target has {ids.size} ids, but the draft has {draft_vocab_size} tokens"
+        )
     outside = np.flatnonzero((ids < 0) | (ids >= target_vocab_size))
     if outside.size:
         token = int(outside[0])
         raise VocabularyError(
-            f"draft token {token} maps to {ids[token]}, outside the target's {target_vocab_size} tokens"
+            f"draft token {token} maps to {ids[token]}, outside the target's "
+            f"{target_vocab_size} tokens"
         )
     values, counts = np.unique(ids, return_counts=True)
     if values.size != ids.size:
@@ -194,7 +209,8 @@ def align_vocabularies(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Bring the rows of both models to one vocabulary; tokens that one side lacks get ``-inf``.
 
-    Nothing is cut off: the shorter side is padded, or a reduced draft vocabulary is scattered through its map.
+    Nothing is cut off: the shorter side is padded, or a reduced draft vocabulary is scattered
+    through its map.
 
     Parameters
     ----------
@@ -206,7 +222,8 @@ def align_vocabularies(
     Returns
     -------
     target, draft : ndarray, shape (..., V)
-        V is ``max(V_target, V_draft)``, or V_target with a map. Arrays that need no padding are returned as they are.
+        V is ``max(V_target, V_draft)``, or V_target with a map. Arrays that need no padding are
+        returned as they are.
 
     Raises
     ------
@@ -218,9 +235,14 @@ def align_vocabularies(
     >>> align_vocabularies([0.0, 1.0, 2.0, 3.0], [5.0, 6.0], draft_to_target=[0, 2])[1].tolist()
     [5.0, -inf, 6.0, -inf]
     """
-    target, draft = _as_floats(target_logits, "target_logits"), _as_floats(draft_logits, "draft_logits")
+    target, draft = (
+        _as_floats(target_logits, "target_logits"),
+        _as_floats(draft_logits, "draft_logits"),
+    )
     if target.shape[:-1] != draft.shape[:-1]:
-        raise InputError(f"target_logits {target.shape} and draft_logits {draft.shape} have different leading axes")
+        raise InputError(
+            f"target_logits {target.shape} and draft_logits {draft.shape} differ in leading axes"
+        )
     if draft_to_target is None:
         size = max(target.shape[-1], draft.shape[-1])
         return _pad(target, size), _pad(draft, size)
@@ -233,7 +255,9 @@ def align_vocabularies(
 def _as_floats(logits: ArrayLike, name: str) -> NDArray[Any]:
     array = np.asarray(logits)
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise InputError(f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}")
+        raise InputError(
+            f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}"
+        )
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 

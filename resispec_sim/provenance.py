@@ -32,19 +32,21 @@ PACKAGES = (
 def provenance(**parameters: Any) -> dict[str, Any]:
     """Describe the software that runs and the parameters it was given, as JSON data.
 
-    Nothing in it depends on the clock, the host's name or its folders, so two runs of the same command in the
-    same environment give the same record. Versions are read from the packages' metadata; none is imported.
+    Nothing in it depends on the clock, the host's name or its folders, so two runs of the same
+    command in the same environment give the same record. Versions are read from the packages'
+    metadata; none is imported.
 
     Parameters
     ----------
     **parameters
-        What the run was asked to do: seeds, models, settings. Numpy values become plain numbers and lists, other
-        unknown objects their ``str``.
+        What the run was asked to do: seeds, models, settings. Numpy values become plain numbers and
+        lists, other unknown objects their ``str``.
 
     Returns
     -------
     dict
-        Keys ``packages`` (name to version, installed ones only), ``python``, ``platform``, ``parameters``.
+        Keys ``packages`` (name to version, installed ones only), ``python``, ``platform``,
+        ``parameters``.
 
     Examples
     --------
@@ -56,8 +58,13 @@ def provenance(**parameters: Any) -> dict[str, Any]:
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "parameters": msgspec.json.decode(msgspec.json.encode(parameters, enc_hook=_plain)),
+        "parameters": as_json_data(parameters),
     }
+
+
+def as_json_data(value: Any) -> Any:
+    """Plain JSON data: tuples and numpy arrays become lists, unknown objects their ``str``."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_plain))
 
 
 def _version(package: str) -> str | None:

@@ -58,9 +58,10 @@ def write_dump(
     ----------
     path : str or Path
         Folder of the dump; made if it is not there.
-    target_logits, draft_logits : list of array_like, one per prompt, shapes (L, V_target) and (L, V_draft)
-        Row j predicts ``token_ids[j]``: the model has seen the prompt and the tokens before j.
-    token_ids : list of array_like of int, one per prompt, shape (L,)
+    target_logits, draft_logits : list of array_like, shapes (L, V_target) and (L, V_draft)
+        One array per prompt. Row j predicts ``token_ids[j]``, from the prompt and the tokens
+        before j.
+    token_ids : list of array_like of int, shape (L,)
         Tokens sampled from the target at ``temperature``, ``top_k``, ``top_p``.
     **settings
         As in `plan_dump`.
@@ -74,7 +75,9 @@ def write_dump(
     InputError, LogitsError
         Shapes that disagree, a token outside the vocabulary or with target logit -inf, NaN or +inf.
     ManifestError
-        A setting out of range, a prompt larger than a shard, or a folder that holds another dump.
+        A setting out of range, a prompt larger than a shard, or a folder with another plan.
+    ShardError
+        The folder holds a finished dump of the same plan with other logits.
 
     Examples
     --------
@@ -90,12 +93,15 @@ def write_dump(
             f"one array per prompt in each list, please: got {len(target_logits)} target_logits, "
             f"{len(draft_logits)} draft_logits and {len(token_ids)} token_ids"
         )
-    rows = [PromptRows(*(np.asarray(a) for a in item)) for item in zip(token_ids, target_logits, draft_logits, strict=True)]
+    rows = [
+        (np.asarray(ids), np.asarray(targets), np.asarray(drafts))
+        for ids, targets, drafts in zip(token_ids, target_logits, draft_logits, strict=True)
+    ]
     for prompt_idx, (ids, targets, drafts) in enumerate(rows):
         if ids.ndim != 1 or not ids.size or targets.ndim != 2 or drafts.ndim != 2:
             raise InputError(
                 f"prompt {prompt_idx}: token_ids {ids.shape}, target_logits {targets.shape}, "
-                f"draft_logits {drafts.shape}; needed are (L,), (L, V_target), (L, V_draft) with L >= 1"
+                f"draft_logits {drafts.shape}; needed are (L,), (L, V_target), (L, V_draft), L >= 1"
             )
     plan = plan_dump(
         prompts=[Prompt()] * len(rows) if prompts is None else prompts,
@@ -115,7 +121,8 @@ def write_dump(
         provenance=provenance,
     )
     writer = DumpWriter(Path(path), plan)
-    for shard_idx in writer.missing():
-        writer.write_shard(shard_idx, [rows[i] for i in plan.shards[shard_idx].prompt_idxs])
+    # All of them, not only the missing ones: shards of an earlier call may hold other arrays.
+    for shard_idx, shard in enumerate(plan.shards):
+        writer.write_shard(shard_idx, [rows[i] for i in shard.prompt_idxs])
     writer.finish()
     return open_dump(path)

@@ -11,14 +11,18 @@ from .schema import MANIFEST_NAME
 
 
 def shipped_folders() -> list[Path]:
-    """Folders that hold shipped dumps: inside an installed wheel, then in a clone of the repository."""
+    """Folders with shipped dumps: inside an installed wheel, then in a clone of the repository."""
     package = Path(str(resources.files("resispec_sim")))
     return [package / "_shipped_dumps", package.parent / "logits_dumps"]
 
 
 def shipped_names() -> list[str]:
     """Names of the dumps that were shipped with the package, sorted."""
-    found = {file.parent.name for folder in shipped_folders() for file in folder.glob(f"*/{MANIFEST_NAME}")}
+    found = {
+        file.parent.name
+        for folder in shipped_folders()
+        for file in folder.glob(f"*/{MANIFEST_NAME}")
+    }
     return sorted(found)
 
 
@@ -40,5 +44,9 @@ def resolve_dump(path_or_name: str | os.PathLike[str]) -> Path:
                 return folder / name
     names = ", ".join(shipped_names()) or "none"
     if path.exists():
-        raise DumpError(f"{path} is a file; a dump is a folder with a {MANIFEST_NAME}. Shipped dumps: {names}")
-    raise DumpError(f"there is no folder {name!r} and no shipped dump of that name. Shipped dumps: {names}")
+        raise DumpError(
+            f"{path} is a file; a dump is a folder with a {MANIFEST_NAME}. Shipped dumps: {names}"
+        )
+    raise DumpError(
+        f"there is no folder {name!r} and no shipped dump of that name. Shipped dumps: {names}"
+    )

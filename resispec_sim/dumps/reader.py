@@ -1,4 +1,4 @@
-"""Reading a dump: one shard mapped at a time, verified when it is opened, unmapped when the next one is needed."""
+"""Reading a dump: one shard mapped at a time, verified when it is first opened."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .storage import Tensor, check_rows, decode_rows, shard_header, shard_layout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Position:
-    """One recorded position: the token at ``offset`` of a prompt's continuation, and what predicted it.
+    """One recorded position: the token at ``offset`` after a prompt, and what predicted it.
 
-    ``target_logits`` and ``draft_logits`` are float32, shape (V,), on the common vocabulary, with ``-inf`` where a
-    model lacks the token. 16-bit dumps give the logits minus their row maximum.
+    ``target_logits`` and ``draft_logits`` are float32, shape (V,), on the common vocabulary, with
+    ``-inf`` where a model lacks the token. 16-bit dumps give the logits minus their row maximum.
     """
 
     prompt_idx: int
@@ -62,7 +62,11 @@ class Dump:
         self.positions_per_prompt = [n for shard in manifest.shards for n in shard.n_positions]
         self.n_positions = sum(self.positions_per_prompt)
         self._prompt_starts = np.concatenate([[0], np.cumsum(self.positions_per_prompt)])
-        self._shard_of_prompt = [i for i, shard in enumerate(manifest.shards) for _ in shard.prompt_idxs]
+        self._shard_of_prompt = [
+            i for i, shard in enumerate(manifest.shards) for _ in shard.prompt_idxs
+        ]
+        ids = manifest.draft_to_target
+        self._draft_to_target = None if ids is None else np.asarray(ids)
         self._verified: set[int] = set()
         self._mapped: tuple[int, mmap.mmap, dict[str, Tensor]] | None = None
         self._lock = threading.RLock()
@@ -78,8 +82,8 @@ class Dump:
 
     def __repr__(self) -> str:
         return (
-            f"Dump({str(self.path)!r}: {self.n_prompts} prompts, {self.n_positions} positions, V={self.vocab_size}, "
-            f"{self.manifest.dtype}, T={self.temperature:g})"
+            f"Dump({str(self.path)!r}: {self.n_prompts} prompts, {self.n_positions} positions, "
+            f"V={self.vocab_size}, {self.manifest.dtype}, T={self.temperature:g})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,9 +98,11 @@ class Dump:
                 self._mapped = None
 
     def prompt_of(self, i: int) -> tuple[int, int]:
-        """Prompt index, and offset in its continuation, of position ``i`` (0 to ``n_positions - 1``)."""
+        """Prompt index and offset after the prompt of position ``i``, 0 to ``n_positions - 1``."""
         if not 0 <= i < self.n_positions:
-            raise InputError(f"position {i} is not in this dump, which has positions 0 to {self.n_positions - 1}")
+            raise InputError(
+                f"position {i} is not in this dump, which has positions 0 to {self.n_positions - 1}"
+            )
         prompt_idx = int(np.searchsorted(self._prompt_starts, i, side="right")) - 1
         return prompt_idx, int(i - self._prompt_starts[prompt_idx])
 
@@ -119,17 +125,22 @@ class Dump:
             name = f"prompt-{prompt_idx:05d}"
             ids = layout[f"{name}.token_ids"]
             token_id = int(np.frombuffer(data, "<i8", 1, ids.start + 8 * offset)[0])
-            target, draft = (self._row(data, layout[f"{name}.{which}_logits"], offset) for which in ("target", "draft"))
+            target, draft = (
+                self._row(data, layout[f"{name}.{which}_logits"], offset)
+                for which in ("target", "draft")
+            )
         where = f"{self.path / self.manifest.shards[shard_idx].file}, prompt {prompt_idx}"
         if not 0 <= token_id < self.manifest.target_vocab_size:
-            raise ShardError(f"{where}, position {offset}: token {token_id} is outside the target's vocabulary")
+            raise ShardError(
+                f"{where}, position {offset}: token {token_id} is outside the target's vocabulary"
+            )
         check_rows(target[None], f"{where}, target logits", offset)
         check_rows(draft[None], f"{where}, draft logits", offset)
-        target, draft = align_vocabularies(target, draft, draft_to_target=self.manifest.draft_to_target)
+        target, draft = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
         return Position(prompt_idx, offset, token_id, target, draft)
 
     def iter_positions(self, start: int = 0, stop: int | None = None) -> Iterator[Position]:
-        """Yield positions ``start`` to ``stop - 1`` in order; the last shard is unmapped at the end."""
+        """Yield positions ``start`` to ``stop - 1`` in order; unmap the last shard at the end."""
         stop = self.n_positions if stop is None else stop
         if not 0 <= start <= stop <= self.n_positions:
             raise InputError(f"positions {start}:{stop} do not lie in 0:{self.n_positions}")
@@ -151,7 +162,8 @@ class Dump:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Target and draft probabilities, each (V,) float64, at a position.
 
-        Settings left at None are the ones the dump was sampled with; ``top_k=0`` and ``top_p=1`` turn them off.
+        Settings left at None are the ones the dump was sampled with; ``top_k=0`` and ``top_p=1``
+        turn them off.
         """
         row = position if isinstance(position, Position) else self.read(position)
         temperature = self.temperature if temperature is None else temperature
@@ -164,7 +176,7 @@ class Dump:
         return target, draft
 
     def verify(self) -> None:
-        """Check size, header and checksum of every shard, also of those read before (`ShardError`)."""
+        """Check size, header and checksum of every shard, read before or not (`ShardError`)."""
         for shard in self.manifest.shards:
             with _open_shard(self.path, shard) as file:
                 _check_shard(file, self.path / shard.file, self.manifest, shard)
@@ -200,29 +212,33 @@ def _open_shard(folder: Path, shard: Shard) -> Any:
     if size != shard.n_bytes:
         file.close()
         raise ShardError(
-            f"{path}: {size:,} bytes, but the manifest says {shard.n_bytes:,}: cut short or replaced; "
-            "restore the file or record the dump again"
+            f"{path}: {size:,} bytes, but the manifest says {shard.n_bytes:,}: cut short or "
+            "replaced; restore the file or record the dump again"
         )
     return file
 
 
 def _check_shard(file: Any, path: Path, manifest: Manifest, shard: Shard) -> None:
-    header = shard_header(manifest, shard)
-    found = file.read(len(header))
-    file.seek(0)
     digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != header or digest != shard.sha256:
+    if digest != shard.sha256:
         raise ShardError(
-            f"{path}: its sha256 is {digest}, but the manifest says {shard.sha256}: the file was altered; "
-            "restore it or record the dump again"
+            f"{path}: its sha256 is {digest}, but the manifest says {shard.sha256}: the file was "
+            "altered; restore it or record the dump again"
+        )
+    header = shard_header(manifest, shard)
+    file.seek(0)
+    if file.read(len(header)) != header:
+        raise ShardError(
+            f"{path}: its header does not describe the arrays of the manifest's plan; it was not "
+            "written by this package for this dump"
         )
 
 
 def open_dump(path_or_name: str | os.PathLike[str]) -> Dump:
     """Open a recorded dump by its folder, or a shipped one by its name.
 
-    Existence and size of all shards are checked here, so a broken dump fails before anything is computed; the
-    checksum of a shard is verified when that shard is first read.
+    Existence and size of all shards are checked here, so a broken dump fails before anything is
+    computed; the checksum of a shard is verified when that shard is first read.
 
     Parameters
     ----------
@@ -249,7 +265,8 @@ def open_dump(path_or_name: str | os.PathLike[str]) -> Dump:
         missing = [shard.file for shard in manifest.shards if not (folder / shard.file).is_file()]
         what = f"{', '.join(missing)} missing" if missing else "its last step was not reached"
         raise IncompleteDumpError(
-            f"{folder}: the recording was interrupted ({what}); run the same recorder command again to complete it"
+            f"{folder}: the recording was interrupted ({what}); run the same recorder "
+            "command again to complete it"
         )
     for shard in manifest.shards:
         _open_shard(folder, shard).close()

@@ -1,7 +1,7 @@
 """The manifest of a dump: what was recorded, with which settings, into which shards.
 
-The manifest is fixed before the first logit is computed and holds nothing that depends on the clock or the
-machine's folders, so an interrupted recording that is run again ends in the same bytes.
+The manifest is fixed before the first logit is computed and holds nothing that depends on the clock
+or the machine's folders, so an interrupted recording that is run again ends in the same bytes.
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
-from ..errors import IncompleteDumpError, InputError, ManifestError
+from ..errors import InputError, ManifestError
 from ..probs import check_vocabulary_map
+from ..provenance import as_json_data
 from ..provenance import provenance as collect_provenance
-from .storage import shard_header, shard_size
+from .storage import shard_size, stored_type
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 MAX_SHARD_BYTES = 128 * 2**20
 
 StorageDtype = Literal["float32", "float16", "bfloat16"]
+STORAGE_DTYPES: tuple[str, ...] = get_args(StorageDtype)
+
+# Upper bound on a prompt's share of a shard's header, and on the rest of that header, in bytes.
+_HEADER_BYTES = 512
 
 
 class Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One prompt: its text, its token ids, or both (neither where the dump's maker did not know them)."""
+    """One prompt: its text, its token ids, both, or neither where they are not known."""
 
     text: str | None = None
     token_ids: list[int] | None = None
@@ -48,8 +53,9 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything about a dump but its logits. `plan_dump` makes one, `read_manifest` loads one.
 
-    ``vocab_size`` is the common vocabulary V that rows are aligned to when they are read; the shards hold rows of
-    ``target_vocab_size`` and ``draft_vocab_size``. ``draft_to_target`` maps a reduced draft vocabulary.
+    ``vocab_size`` is the common vocabulary V that rows are aligned to when they are read; the
+    shards hold rows of ``target_vocab_size`` and ``draft_vocab_size``. ``draft_to_target`` maps a
+    reduced draft vocabulary.
     """
 
     schema_version: int
@@ -77,7 +83,7 @@ class _VersionOnly(msgspec.Struct):
 
 
 def shard_name(shard_idx: int) -> str:
-    """File name of a shard: the only names that a manifest may hold, so it can point nowhere else."""
+    """File name of a shard. A manifest may hold no others, so it cannot point elsewhere."""
     return f"shard-{shard_idx:05d}.safetensors"
 
 
@@ -106,7 +112,8 @@ def plan_dump(
     ----------
     prompts : sequence of str, of token-id sequences, or of `Prompt`
     new_tokens : int or sequence of int
-        Positions per prompt, one number for all or one each. A prompt's positions stay in one shard.
+        Positions per prompt, one number for all or one each. A prompt's positions stay in one
+        shard.
     target_vocab_size, draft_vocab_size : int
         Width of the rows that each model gives; the draft's is the target's where it is not given.
     draft_to_target : sequence of int, optional
@@ -118,7 +125,8 @@ def plan_dump(
     temperature, top_k, top_p, seed
         How the tokens are sampled from the target.
     dtype : {"float16", "bfloat16", "float32"}
-        Storage of logits. 16-bit rows hold the logit minus the row's maximum, float32 rows the raw logit.
+        Storage of logits. 16-bit rows hold the logit minus the row's maximum, float32 rows the raw
+        logit.
     prompts_per_shard : int, optional
         Upper bound on prompts in one shard, the recorder's batch.
     max_shard_bytes : int
@@ -133,17 +141,26 @@ def plan_dump(
 
     Examples
     --------
-    >>> plan = plan_dump(prompts=["a", "b", "c"], new_tokens=4, target_vocab_size=10, prompts_per_shard=2)
+    >>> plan = plan_dump(
+    ...     prompts=["a", "b", "c"], new_tokens=4, target_vocab_size=10, prompts_per_shard=2
+    ... )
     >>> [(shard.file, shard.prompt_idxs) for shard in plan.shards]
     [('shard-00000.safetensors', [0, 1]), ('shard-00001.safetensors', [2])]
     """
     entries = [_as_prompt(prompt) for prompt in prompts]
-    counts = [new_tokens] * len(entries) if isinstance(new_tokens, int) else [int(n) for n in new_tokens]
+    if isinstance(new_tokens, int):
+        counts = [new_tokens] * len(entries)
+    else:
+        counts = [int(n) for n in new_tokens]
     if not entries:
         raise ManifestError("a dump needs at least one prompt, got none")
     if len(counts) != len(entries):
-        raise ManifestError(f"{len(entries)} prompts but {len(counts)} entries in new_tokens: give one each")
+        raise ManifestError(
+            f"{len(entries)} prompts but {len(counts)} entries in new_tokens: give one each"
+        )
     draft_size = target_vocab_size if draft_vocab_size is None else draft_vocab_size
+    if dtype not in STORAGE_DTYPES:
+        raise ManifestError(f"dtype must be one of {', '.join(STORAGE_DTYPES)}, got {dtype!r}")
     sizes = (int(target_vocab_size), int(draft_size))
     aligned = sizes[0] if draft_to_target is not None else max(sizes)
     if prompts_per_shard is not None and prompts_per_shard < 1:
@@ -166,7 +183,7 @@ def plan_dump(
         new_tokens=max(counts),
         prompts=entries,
         shards=[],
-        provenance=collect_provenance() if provenance is None else provenance,
+        provenance=collect_provenance() if provenance is None else as_json_data(provenance),
     )
     limit = min(max_shard_bytes, MAX_SHARD_BYTES)
     shards = _cut_into_shards(manifest, counts, prompts_per_shard or len(entries), limit)
@@ -185,29 +202,30 @@ def _as_prompt(prompt: str | Sequence[int] | Prompt) -> Prompt:
 
 
 def _cut_into_shards(manifest: Manifest, counts: list[int], batch: int, limit: int) -> list[Shard]:
+    width = manifest.target_vocab_size + manifest.draft_vocab_size
+    row = width * stored_type(manifest.dtype).itemsize + 8
     groups: list[list[int]] = []
-    for prompt_idx in range(len(counts)):
-        size = _size(manifest, [prompt_idx], counts)
-        if size > limit:
+    used = 0
+    for prompt_idx, n in enumerate(counts):
+        size = n * row + _HEADER_BYTES
+        if size + _HEADER_BYTES > limit:
             raise ManifestError(
-                f"prompt {prompt_idx}: its {counts[prompt_idx]} positions take {size:,} bytes in {manifest.dtype}, "
-                f"more than the {limit:,} of a shard; use fewer new tokens, a 16-bit dtype, or several prompts"
+                f"prompt {prompt_idx}: its {n} positions take about {size:,} bytes in "
+                f"{manifest.dtype}, more than the {limit:,} of a shard; use fewer new tokens, "
+                "a 16-bit dtype, or several prompts"
             )
-        if groups and len(groups[-1]) < batch and _size(manifest, groups[-1] + [prompt_idx], counts) <= limit:
+        if groups and len(groups[-1]) < batch and used + size <= limit:
             groups[-1].append(prompt_idx)
+            used += size
         else:
             groups.append([prompt_idx])
+            used = _HEADER_BYTES + size
     shards = []
     for shard_idx, group in enumerate(groups):
         rows = [counts[i] for i in group]
         shard = Shard(file=shard_name(shard_idx), prompt_idxs=group, n_positions=rows, n_bytes=0)
         shards.append(msgspec.structs.replace(shard, n_bytes=shard_size(manifest, shard)))
     return shards
-
-
-def _size(manifest: Manifest, group: list[int], counts: list[int]) -> int:
-    rows = [counts[i] for i in group]
-    return shard_size(manifest, Shard(file=shard_name(99999), prompt_idxs=group, n_positions=rows, n_bytes=0))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -221,8 +239,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         version = msgspec.json.decode(data, type=_VersionOnly).schema_version
         if version != SCHEMA_VERSION:
             raise ManifestError(
-                f"{where}: schema version {version}, but this release reads version {SCHEMA_VERSION}; "
-                "use the release of resispec-sim that made the dump, or a newer one"
+                f"{where}: schema version {version}, but this release reads version "
+                f"{SCHEMA_VERSION}; use the release that made the dump, or a newer one"
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
@@ -237,7 +255,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = path.read_bytes()
     except OSError as err:
-        raise ManifestError(f"{path}: cannot be read ({err.strerror}); is {folder} the folder of a dump?") from err
+        raise ManifestError(
+            f"{path}: cannot be read ({err.strerror}); is {folder} the folder of a dump?"
+        ) from err
     return decode_manifest(data, str(path))
 
 
@@ -249,8 +269,10 @@ def check_manifest(manifest: Manifest, where: str = "the plan") -> None:
             raise ManifestError(f"{where}: {message}")
 
     m = manifest
-    require(m.dtype in ("float32", "float16", "bfloat16"), f"dtype {m.dtype!r} is not float32, float16 or bfloat16")
-    require(m.target_vocab_size >= 1 and m.draft_vocab_size >= 1, "vocabulary sizes must be at least 1")
+    require(m.dtype in STORAGE_DTYPES, f"dtype {m.dtype!r} is not one of {STORAGE_DTYPES}")
+    require(
+        m.target_vocab_size >= 1 and m.draft_vocab_size >= 1, "vocabulary sizes must be at least 1"
+    )
     if m.draft_to_target is None:
         aligned = max(m.target_vocab_size, m.draft_vocab_size)
     else:
@@ -259,23 +281,46 @@ def check_manifest(manifest: Manifest, where: str = "the plan") -> None:
             check_vocabulary_map(m.draft_to_target, m.target_vocab_size, m.draft_vocab_size)
         except InputError as err:
             raise ManifestError(f"{where}: {err}") from err
-    require(m.vocab_size == aligned, f"vocab_size is {m.vocab_size}, but the two vocabularies give {aligned}")
-    require(math.isfinite(m.temperature) and m.temperature >= 0, f"temperature {m.temperature} is not in [0, inf)")
+    require(
+        m.vocab_size == aligned,
+        f"vocab_size is {m.vocab_size}, but the two vocabularies give {aligned}",
+    )
+    require(
+        math.isfinite(m.temperature) and m.temperature >= 0,
+        f"temperature {m.temperature} is not in [0, inf)",
+    )
     require(m.top_k is None or m.top_k >= 1, f"top_k {m.top_k} is below 1")
     require(m.top_p is None or 0 < m.top_p <= 1, f"top_p {m.top_p} is not in (0, 1]")
     planned = [idx for shard in m.shards for idx in shard.prompt_idxs]
     require(bool(m.prompts), "there are no prompts")
-    require(planned == list(range(len(m.prompts))), "the shards do not hold every prompt once and in order")
+    require(
+        planned == list(range(len(m.prompts))),
+        "the shards do not hold every prompt once and in order",
+    )
     counts = [n for shard in m.shards for n in shard.n_positions]
-    require(max(counts, default=0) == m.new_tokens, f"new_tokens is {m.new_tokens}, but shards hold {counts}")
+    require(
+        max(counts, default=0) == m.new_tokens,
+        f"new_tokens is {m.new_tokens}, but shards hold {counts}",
+    )
     for shard_idx, shard in enumerate(m.shards):
         name = shard_name(shard_idx)
-        require(shard.file == name, f"shard {shard_idx} is named {shard.file!r}; only {name!r} is allowed")
+        require(
+            shard.file == name,
+            f"shard {shard_idx} is named {shard.file!r}; only {name!r} is allowed",
+        )
         require(bool(shard.prompt_idxs), f"{name}: no prompts")
-        require(len(shard.n_positions) == len(shard.prompt_idxs), f"{name}: not one n_positions per prompt")
-        require(min(shard.n_positions) >= 1, f"{name}: a prompt without positions: {shard.n_positions}")
+        require(
+            len(shard.n_positions) == len(shard.prompt_idxs),
+            f"{name}: not one n_positions per prompt",
+        )
+        require(
+            min(shard.n_positions) >= 1, f"{name}: a prompt without positions: {shard.n_positions}"
+        )
         size = shard_size(m, shard)
-        require(shard.n_bytes == size, f"{name}: n_bytes is {shard.n_bytes}, but its prompts take {size}")
+        require(
+            shard.n_bytes == size,
+            f"{name}: n_bytes is {shard.n_bytes}, but its prompts take {size}",
+        )
         require(size <= MAX_SHARD_BYTES, f"{name}: {size:,} bytes, more than {MAX_SHARD_BYTES:,}")
         digest = shard.sha256
         require(
@@ -291,7 +336,9 @@ def differing_fields(old: Manifest, new: Manifest) -> list[str]:
         a, b = getattr(without_checksums(old), field), getattr(without_checksums(new), field)
         if isinstance(a, dict) and isinstance(b, dict):
             keys = sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))
-            lines += [f"{field}.{k}: {_short(a.get(k))} there, {_short(b.get(k))} now" for k in keys]
+            lines += [
+                f"{field}.{k}: {_short(a.get(k))} there, {_short(b.get(k))} now" for k in keys
+            ]
         elif a != b:
             lines.append(f"{field}: {_short(a)} there, {_short(b)} now")
     return lines
@@ -306,25 +353,3 @@ def without_checksums(manifest: Manifest) -> Manifest:
     """The plan alone: the manifest as it was before recording."""
     shards = [msgspec.structs.replace(shard, sha256=None) for shard in manifest.shards]
     return msgspec.structs.replace(manifest, shards=shards)
-
-
-__all__ = [
-    "MANIFEST_NAME",
-    "MAX_SHARD_BYTES",
-    "SCHEMA_VERSION",
-    "IncompleteDumpError",
-    "Manifest",
-    "Prompt",
-    "Shard",
-    "StorageDtype",
-    "check_manifest",
-    "decode_manifest",
-    "differing_fields",
-    "encode_manifest",
-    "plan_dump",
-    "read_manifest",
-    "shard_header",
-    "shard_name",
-    "shard_size",
-    "without_checksums",
-]

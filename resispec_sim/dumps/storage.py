@@ -1,7 +1,7 @@
 """How logits lie in a shard: the safetensors layout that follows from the plan, and 16-bit rows.
 
-The header is a function of the plan alone. That makes a shard's size known before it is recorded, the file the
-same on every run, and the check on reading a comparison of bytes.
+The header is a function of the plan alone. That makes a shard's size known before it is recorded,
+the file the same on every run, and the check on reading a comparison of bytes.
 """
 
 from __future__ import annotations
@@ -49,17 +49,26 @@ def _tensors(manifest: Manifest, shard: Shard) -> Iterator[tuple[str, str, tuple
     for prompt_idx, n in rows:
         yield f"prompt-{prompt_idx:05d}.token_ids", "I64", (n,), 8 * n
     for prompt_idx, n in rows:
-        for which, size in (("target", manifest.target_vocab_size), ("draft", manifest.draft_vocab_size)):
+        for which, size in (
+            ("target", manifest.target_vocab_size),
+            ("draft", manifest.draft_vocab_size),
+        ):
             yield f"prompt-{prompt_idx:05d}.{which}_logits", name, (n, size), n * size * item
 
 
 def shard_header(manifest: Manifest, shard: Shard) -> bytes:
     """First bytes of a shard: length of the JSON header, and the header, padded to 8 bytes."""
     form = "raw logits" if manifest.dtype == "float32" else "logits minus row maximum"
-    header: dict[str, Any] = {"__metadata__": {"format": "resispec-dump", "kind": manifest.kind, "rows": form}}
+    header: dict[str, Any] = {
+        "__metadata__": {"format": "resispec-dump", "kind": manifest.kind, "rows": form}
+    }
     start = 0
     for name, dtype, shape, n_bytes in _tensors(manifest, shard):
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + n_bytes]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [start, start + n_bytes],
+        }
         start += n_bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -78,7 +87,9 @@ def shard_layout(manifest: Manifest, shard: Shard) -> dict[str, Tensor]:
 
 def shard_size(manifest: Manifest, shard: Shard) -> int:
     """Size of a shard's file in bytes."""
-    return len(shard_header(manifest, shard)) + sum(n_bytes for *_, n_bytes in _tensors(manifest, shard))
+    return len(shard_header(manifest, shard)) + sum(
+        n_bytes for *_, n_bytes in _tensors(manifest, shard)
+    )
 
 
 def check_rows(rows: NDArray[Any], where: str, first: int = 0) -> None:
@@ -91,16 +102,20 @@ def check_rows(rows: NDArray[Any], where: str, first: int = 0) -> None:
     place = f"{where}, position {first + int(bad[0])}"
     tokens = np.flatnonzero(np.isnan(row) | (row == np.inf))
     if not tokens.size:
-        raise LogitsError(f"{place}: every logit is -inf, which defines no distribution; record this prompt again")
+        raise LogitsError(
+            f"{place}: every logit is -inf, which defines no distribution; record this prompt again"
+        )
     token = int(tokens[0])
-    raise LogitsError(f"{place}, token {token}: logit is {row[token]}; check the model's output and record again")
+    raise LogitsError(
+        f"{place}, token {token}: logit is {row[token]}; check the model's output and record again"
+    )
 
 
 def encode_rows(logits: ArrayLike, dtype: str, where: str) -> NDArray[Any]:
     """Logits (L, V) as stored: raw in float32, minus the row maximum in 16 bits.
 
-    Finite logits stay finite: what lies below the storage's range is put at its end (probability 0 in float64
-    either way), so the support is not changed. ``-inf`` is kept.
+    Finite logits stay finite: what lies below the storage's range is put at its end (probability 0
+    in float64 either way), so the support is not changed. ``-inf`` is kept.
     """
     rows = np.asarray(logits)
     if rows.dtype != np.float64:

@@ -1,4 +1,4 @@
-"""Writing a dump: shard by shard, each one atomically, so that an interruption costs at most one shard."""
+"""Writing a dump shard by shard, each atomically: an interruption costs at most one shard."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LOG_NAME = "recording.log.jsonl"
 class PromptRows(NamedTuple):
     """What is recorded for one prompt: L tokens, and the logits that predicted each of them.
 
-    ``token_ids`` (L,) int; ``target_logits`` (L, V_target) and ``draft_logits`` (L, V_draft) real. Row j predicts
-    ``token_ids[j]``.
+    ``token_ids`` (L,) int; ``target_logits`` (L, V_target) and ``draft_logits`` (L, V_draft) real.
+    Row j predicts ``token_ids[j]``.
     """
 
     token_ids: ArrayLike
@@ -94,17 +94,19 @@ class DumpWriter:
             stray = sorted(file.name for file in self.path.glob("shard-*.safetensors"))
             if stray:
                 raise DumpError(
-                    f"{self.path} holds {stray[0]} but no {MANIFEST_NAME}: not a recording that can be resumed; "
-                    "record into a new folder"
+                    f"{self.path} holds {stray[0]} but no {MANIFEST_NAME}: not a recording that "
+                    "can be resumed; record into a new folder"
                 )
             _write_atomically(self.path / MANIFEST_NAME, [encode_manifest(self.manifest)])
         self.log("opened", missing=self.missing())
 
     def missing(self) -> list[int]:
-        """Indices of the shards that are not on disk, or not whole; each whole shard is read once to tell."""
+        """Indices of shards that are not on disk or not whole; whole ones are read once to tell."""
         return [i for i in range(len(self.manifest.shards)) if not self._is_complete(i)]
 
-    def write_shard(self, shard_idx: int, prompts: Iterable[PromptRows | Sequence[ArrayLike]]) -> None:
+    def write_shard(
+        self, shard_idx: int, prompts: Iterable[PromptRows | Sequence[ArrayLike]]
+    ) -> None:
         """Write one shard: the rows of each of its prompts, in the plan's order.
 
         Parameters
@@ -116,7 +118,8 @@ class DumpWriter:
         Raises
         ------
         InputError
-            Shapes or tokens that do not fit the plan, or a token that the target cannot have sampled.
+            Shapes or tokens that do not fit the plan, or a token that the target cannot have
+            sampled.
         LogitsError
             NaN, +inf, or a row of -inf; names prompt, position and token.
         ShardError
@@ -126,17 +129,24 @@ class DumpWriter:
         shard = self.manifest.shards[shard_idx]
         rows = [PromptRows(*item) for item in prompts]
         if len(rows) != len(shard.prompt_idxs):
-            raise InputError(f"{shard.file}: planned for {len(shard.prompt_idxs)} prompts, got {len(rows)}")
+            raise InputError(
+                f"{shard.file}: planned for {len(shard.prompt_idxs)} prompts, got {len(rows)}"
+            )
         file = self.path / shard.file
         temporary = _temporary(file)
-        digest = _write_synced(temporary, self._chunks(shard, rows))
+        try:
+            digest = _write_synced(temporary, self._chunks(shard, rows))
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         if shard.sha256 not in (None, digest):
             temporary.unlink()
             raise ShardError(
-                f"{file}: recorded again, it differs from the checksum in {MANIFEST_NAME}; the models, the libraries "
-                "or the machine changed. Record into a new folder."
+                f"{file}: recorded again, it differs from the checksum in {MANIFEST_NAME}; the "
+                "models, the libraries or the machine changed. Record into a new folder."
             )
-        # The checksum is in place before the shard is: a shard under its final name can always be verified.
+        # The checksum is in place before the shard is: a shard under its final name can always be
+        # verified.
         _write_atomically(_sidecar(file), [f"{digest}  {file.name}\n".encode()])
         os.replace(temporary, file)
         _sync_folder(self.path)
@@ -156,7 +166,8 @@ class DumpWriter:
             names = ", ".join(self.manifest.shards[i].file for i in missing)
             raise IncompleteDumpError(f"{self.path}: cannot be finished, {names} not written yet")
         shards = [
-            msgspec.structs.replace(shard, sha256=self._digests[i]) for i, shard in enumerate(self.manifest.shards)
+            msgspec.structs.replace(shard, sha256=self._digests[i])
+            for i, shard in enumerate(self.manifest.shards)
         ]
         self.manifest = msgspec.structs.replace(self.manifest, shards=shards)
         _write_atomically(self.path / MANIFEST_NAME, [encode_manifest(self.manifest)])
@@ -204,7 +215,9 @@ class DumpWriter:
                 stored = encode_rows(logits, self.manifest.dtype, where)
                 yield np.ascontiguousarray(stored).data.cast("B")
 
-    def _check_prompt(self, shard: Shard, prompt_idx: int, n: int, rows: PromptRows) -> NDArray[Any]:
+    def _check_prompt(
+        self, shard: Shard, prompt_idx: int, n: int, rows: PromptRows
+    ) -> NDArray[Any]:
         where = f"{shard.file}, prompt {prompt_idx}"
         ids, target, draft = (np.asarray(part) for part in rows)
         size = self.manifest.target_vocab_size
@@ -214,19 +227,23 @@ class DumpWriter:
             ("draft_logits", draft, (n, self.manifest.draft_vocab_size)),
         ):
             if array.shape != shape:
-                raise InputError(f"{where}: {name} has shape {array.shape}, but the plan says {shape}")
+                raise InputError(
+                    f"{where}: {name} has shape {array.shape}, but the plan says {shape}"
+                )
             if array.dtype.kind not in ("iu" if name == "token_ids" else "fiu"):
                 raise InputError(f"{where}: {name} has type {array.dtype}")
         outside = np.flatnonzero((ids < 0) | (ids >= size))
         if outside.size:
             j = int(outside[0])
-            raise InputError(f"{where}, position {j}: token {ids[j]} is outside the target's {size} tokens")
+            raise InputError(
+                f"{where}, position {j}: token {ids[j]} is outside the target's {size} tokens"
+            )
         impossible = np.flatnonzero(np.isneginf(target[np.arange(n), ids]))
         if impossible.size:
             j = int(impossible[0])
             raise InputError(
-                f"{where}, position {j}: recorded token {ids[j]} has target logit -inf, so the target cannot have "
-                "sampled it; row j must be the logits that predicted token j"
+                f"{where}, position {j}: recorded token {ids[j]} has target logit -inf, so the "
+                "target cannot have sampled it; row j must be the logits that predicted token j"
             )
         return ids
 
