@@ -1,0 +1,100 @@
+"""Distances of a law to the target, and rigorous bounds of them where part of the law is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def total_variation(law: FloatArray, target: FloatArray) -> float:
+    """Half the L1 distance of two distributions (V,)."""
+    return 0.5 * float(np.abs(law - target).sum())
+
+
+def kl_divergence(law: FloatArray, target: FloatArray) -> float:
+    """``sum M log(M / p)`` in nats; infinite where ``M > 0 = p``, never below 0.
+
+    Summed as ``M log(M/p) - M + p``, whose terms are all non-negative: the plain sum of a law that is
+    exact but for rounding would be the rounding of its total.
+    """
+    return float(_kl_terms(law, target).sum())
+
+
+def _kl_terms(law: FloatArray, target: FloatArray) -> FloatArray:
+    terms = target.copy()
+    on = law > 0
+    if (target[on] <= 0).any():
+        return np.array([np.inf])
+    ratio = (law[on] - target[on]) / target[on]
+    with np.errstate(over="ignore"):
+        near = np.abs(ratio) < 0.5
+        logs = np.log1p(np.where(near, ratio, 0.0))
+    # a target that is subnormal can make the ratio overflow; the difference of logarithms cannot
+    logs = np.where(near, logs, np.log(law[on]) - np.log(target[on]))
+    terms[on] = law[on] * logs - law[on] + target[on]
+    return np.maximum(terms, 0.0)
+
+
+def tv_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
+    """Bounds of the TV of every distribution that is at least `certain` at each token."""
+    missing = max(1.0 - float(certain.sum()), 0.0)
+    low = float(np.maximum(certain - target, 0.0).sum())
+    return np.array([low, min(low + missing, 1.0)])
+
+
+def kl_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
+    """Bounds of the KL of every law that is at least `certain` and lives where the target does.
+
+    The KL is convex in the law: it is least where the missing mass raises the lowest ratios to one
+    level, and greatest where all of it goes to a single token.
+    """
+    missing = max(1.0 - float(certain.sum()), 0.0)
+    on = target > 0
+    c, p = certain[on], target[on]
+    if missing <= 0.0:
+        value = kl_divergence(certain, target)
+        return np.array([value, value])
+    order = np.argsort(c / p)
+    c, p = c[order], p[order]
+    # raise the k lowest ratios to the level (their mass + missing) / (their target mass)
+    levels = (np.cumsum(c) + missing) / np.cumsum(p)
+    ratios = c / p
+    # the right k is the last one whose own ratio lies below the level of those before it
+    inside = np.flatnonzero(ratios < levels)
+    k = int(inside[-1]) + 1 if inside.size else c.size
+    raised = c.copy()
+    raised[:k] = np.maximum(levels[k - 1] * p[:k], c[:k])
+    low = kl_divergence(raised / raised.sum(), p / p.sum())
+    base = float(_xlogy(c, p).sum())
+    with_all = _xlogy(c + missing, p) - _xlogy(c, p)
+    high = base + float(with_all.max())
+    return np.array([max(min(low, high), 0.0), high])
+
+
+def _xlogy(mass: FloatArray, target: FloatArray) -> FloatArray:
+    result = np.zeros_like(mass)
+    on = mass > 0
+    result[on] = mass[on] * (np.log(mass[on]) - np.log(target[on]))
+    return result
+
+
+def batch_interval(
+    figure: Callable[[FloatArray, FloatArray], float], laws: FloatArray, target: FloatArray
+) -> FloatArray:
+    """Jackknife over independent estimates of a law (G, V): bias removed, +-1.96 standard errors."""
+    n = laws.shape[0]
+    total = laws.sum(axis=0)
+
+    def of(law: FloatArray) -> float:
+        law = np.maximum(law, 0.0)
+        return figure(law / law.sum(), target)
+
+    whole = of(total)
+    without = np.array([of(total - laws[g]) for g in range(n)])
+    center = n * whole - (n - 1) * float(without.mean())
+    half = 1.96 * float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
+    return np.maximum(np.array([center - half, center + half]), 0.0)

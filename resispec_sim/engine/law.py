@@ -1,0 +1,243 @@
+"""`exact_law`: the law of a verification rule at one position, and the figures made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from resispec_sim.config import ENGINE
+from resispec_sim.engine import distances
+from resispec_sim.engine.resispec import resispec_outcome
+from resispec_sim.engine.result import Outcome, check_mass
+from resispec_sim.engine.specinfer import specinfer_outcome
+from resispec_sim.errors import InputError, RuleError, VocabularyError
+from resispec_sim.probs import check_probs
+from resispec_sim.rules import ResiSpec, Rule, SpecInfer, parse_rule
+from resispec_sim.types import Method
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """What a rule does at one position, or at each of B positions (then every field has a leading B).
+
+    Attributes
+    ----------
+    output_probs : ndarray (V,)
+        Probability that the procedure emits each token; the best estimate where `method` is not
+        ``exact``.
+    accepted : ndarray (K,)
+        Probability that sibling i is the accepted one.
+    accepted_by_token : ndarray (K, V) or None
+        The same by token, on request; a lower bound where `method` is ``certified``.
+    kl : float
+        ``sum M log(M / p)`` of the output law M to the target, in nats.
+    tv : float
+        Total variation distance of the output law to the target.
+    accepted_interval : ndarray (K, 2)
+        Rigorous bounds (``exact``: both ends equal), or +-1.96 standard errors where sampled.
+    tv_interval, kl_interval : ndarray (2,)
+        Likewise.
+    stderr : ndarray (K,) or None
+        Standard errors of `accepted` where sampled.
+    tv_lower_bound : float
+        ``sum (A - p)+`` with A the accepted mass per token: bounds the TV from below whatever the
+        residual's fill does. Meaningless noise is not removed: an exact rule shows up to 1e-15.
+    method : {"exact", "certified", "estimated", "sampled"}
+        How the figures were computed.
+    n_paths : int
+        Path-steps walked.
+    notes : tuple of str
+        What a reader of the figures should know, such as a budget that was cut.
+    """
+
+    output_probs: FloatArray
+    accepted: FloatArray
+    accepted_by_token: FloatArray | None
+    kl: Any
+    tv: Any
+    accepted_interval: FloatArray
+    tv_interval: FloatArray
+    kl_interval: FloatArray
+    stderr: FloatArray | None
+    tv_lower_bound: Any
+    method: Any
+    n_paths: Any
+    notes: Any
+
+
+def exact_law(
+    rule: str | Rule,
+    target_probs: ArrayLike,
+    draft_probs: ArrayLike,
+    n_siblings: int,
+    *,
+    method: Method = "auto",
+    by_token: bool = False,
+    max_paths: int = ENGINE.max_paths,
+    seed: int = ENGINE.seed,
+    **options: Any,
+) -> Law:
+    """Compute the law of a verification rule with i.i.d. siblings, without sampling tokens.
+
+    Parameters
+    ----------
+    rule : str or Rule
+        Name such as ``"specinfer"`` or ``"resispec:fill=water"``, or an instance.
+    target_probs, draft_probs : array_like, (V,) or (B, V)
+        Probabilities p and q. They are never modified.
+    n_siblings : int
+        Candidates K per position, 1 or more.
+    method : {"auto", "exact", "certified", "sampled"}
+        ``auto`` walks all paths where their predicted number is within `max_paths` and else the
+        heaviest ones, with rigorous bounds (``certified``). A rule in closed form is always ``exact``.
+    by_token : bool
+        Return `Law.accepted_by_token` too.
+    max_paths : int
+        Budget of path-steps per position.
+    seed : int
+        Of the sampled method; position b of a batch uses the stream ``(seed, b)``.
+    **options
+        Options of a rule given by name, such as ``fill="water"``.
+
+    Returns
+    -------
+    Law
+
+    Raises
+    ------
+    DistributionError
+        If a row is not a distribution; names row, token and value.
+    VocabularyError
+        If the two shapes differ.
+    InputError
+        If another argument is out of its range.
+    RuleError
+        If the rule or an option of it is unknown, or the engine has no method for it.
+    MassError
+        If a computed law does not sum to 1 within 1e-12.
+
+    Examples
+    --------
+    >>> law = exact_law("resispec", [0.25, 0.25, 0.5], [0.5, 0.5, 0.0], 1)
+    >>> law.output_probs.round(12).tolist()
+    [0.4, 0.4, 0.2]
+    >>> law.accepted.tolist(), round(law.tv, 12), law.method
+    ([0.5], 0.3, 'exact')
+    >>> exact_law("specinfer", [0.25, 0.25, 0.5], [0.5, 0.5, 0.0], 3).tv < 1e-12
+    True
+    """
+    chosen = parse_rule(rule, **options)
+    target, draft = _check_pair(target_probs, draft_probs)
+    if isinstance(n_siblings, bool) or not isinstance(n_siblings, (int, np.integer)) or n_siblings < 1:
+        raise InputError(f"n_siblings is {n_siblings!r}; give a whole number of 1 or more")
+    if method not in get_args(Method):
+        raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
+    if not max_paths > 0:
+        raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
+    if target.ndim == 1:
+        return _law_of_row(chosen, target, draft, int(n_siblings), method, by_token, max_paths, seed)
+    rows = [
+        _law_of_row(chosen, p, q, int(n_siblings), method, by_token, max_paths, _row_seed(seed, b))
+        for b, (p, q) in enumerate(zip(target, draft, strict=True))
+    ]
+    return _stack(rows)
+
+
+def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    target = check_probs(target_probs, "target_probs")
+    draft = check_probs(draft_probs, "draft_probs")
+    if target.shape != draft.shape:
+        raise VocabularyError(
+            f"target_probs has shape {target.shape} and draft_probs {draft.shape}; pad the smaller "
+            "vocabulary with probability 0 (resispec_sim.probs.align_vocabularies)"
+        )
+    if target.ndim not in (1, 2) or target.size == 0:
+        raise InputError(f"probabilities have shape {target.shape}; give (V,) or (B, V), not empty")
+    return target, draft
+
+
+def _row_seed(seed: int, row: int) -> int:
+    return int(np.random.SeedSequence([seed, row]).generate_state(1)[0])
+
+
+def _law_of_row(
+    rule: Rule,
+    p: FloatArray,
+    q: FloatArray,
+    n_siblings: int,
+    method: str,
+    by_token: bool,
+    max_paths: int,
+    seed: int,
+) -> Law:
+    if isinstance(rule, SpecInfer):
+        outcome = specinfer_outcome(p, q, n_siblings)
+        check_mass(outcome.output_probs, f"the law of {rule.label}")
+    elif isinstance(rule, ResiSpec):
+        outcome = resispec_outcome(
+            rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed
+        )
+    else:
+        raise RuleError(
+            f"no engine for rule {rule.label}; for a small vocabulary use "
+            "resispec_sim.engine.oracle.enumerate_law"
+        )
+    return _make_law(outcome, p, by_token)
+
+
+def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
+    law = outcome.output_probs
+    tv, kl = distances.total_variation(law, p), distances.kl_divergence(law, p)
+    accepted_total = outcome.accepted_by_token.sum(axis=0)
+    accepted_interval = outcome.accepted_interval
+    if outcome.certain is not None:
+        tv_interval = distances.tv_bounds(outcome.certain, p)
+        kl_interval = distances.kl_bounds(outcome.certain, p)
+    elif outcome.batch_laws is not None:
+        tv_interval = distances.batch_interval(distances.total_variation, outcome.batch_laws, p)
+        kl_interval = distances.batch_interval(distances.kl_divergence, outcome.batch_laws, p)
+    else:
+        tv_interval, kl_interval = np.array([tv, tv]), np.array([kl, kl])
+    if accepted_interval is None:
+        half = 0.0 if outcome.stderr is None else 1.96 * outcome.stderr
+        accepted_interval = np.stack((outcome.accepted - half, outcome.accepted + half), axis=1)
+    return Law(
+        output_probs=law,
+        accepted=outcome.accepted,
+        accepted_by_token=outcome.accepted_by_token if by_token else None,
+        kl=kl,
+        tv=tv,
+        accepted_interval=accepted_interval,
+        tv_interval=tv_interval,
+        kl_interval=kl_interval,
+        stderr=outcome.stderr,
+        tv_lower_bound=float(np.maximum(accepted_total - p, 0.0).sum()),
+        method=outcome.method,
+        n_paths=outcome.n_paths,
+        notes=outcome.notes,
+    )
+
+
+def _stack(rows: list[Law]) -> Law:
+    columns: dict[str, Any] = {}
+    for field in fields(Law):
+        values = [getattr(row, field.name) for row in rows]
+        if field.name in ("method", "notes"):
+            columns[field.name] = tuple(values)
+        elif field.name == "stderr":
+            # NaN marks the rows that were not sampled
+            sampled = any(value is not None for value in values)
+            k = rows[0].accepted.shape
+            columns["stderr"] = (
+                np.stack([np.full(k, np.nan) if v is None else v for v in values]) if sampled else None
+            )
+        elif values[0] is None:
+            columns[field.name] = None
+        else:
+            columns[field.name] = np.stack([np.asarray(value) for value in values])
+    return Law(**columns)

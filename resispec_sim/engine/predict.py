@@ -1,0 +1,66 @@
+"""How many path-steps a walk will take, told before it starts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.jit import njit
+from resispec_sim.engine.ratio_space import RatioSpace, count_below
+
+GRID_SIZE = 48
+LOG2_LOWEST = -40.0  # lighter states are counted like this one
+
+
+def predict_path_steps(
+    space: RatioSpace, first_weight: NDArray[np.float64], n_siblings: int
+) -> float:
+    """Predict the steps of the last level of a walk: exact for n <= 2, else interpolated.
+
+    The number of paths below a state grows with its weight only (rejected tokens aside), so one table
+    over weights per level holds it; a table costs O(V) for each of its 48 weights.
+
+    Parameters
+    ----------
+    space : RatioSpace
+    first_weight : ndarray (n_over,)
+        Weights after one rejection.
+    n_siblings : int
+
+    Returns
+    -------
+    float
+        Steps, rejected tokens drawn again left out.
+    """
+    weights = first_weight[first_weight > 0]
+    if n_siblings <= 1 or weights.size == 0:
+        return float(space.n_over)
+    if n_siblings == 2:
+        return float(weights.size + np.searchsorted(space.rho, weights).sum())
+    grid = np.linspace(LOG2_LOWEST, 0.0, GRID_SIZE)
+    table = np.searchsorted(space.rho, np.exp2(grid)).astype(np.float64)
+    for _ in range(n_siblings - 2):
+        table = next_table(space, grid, table)
+    return float(np.interp(np.log2(weights), grid, table).sum())
+
+
+@njit
+def next_table(space, grid, table):
+    """Paths of one level more from each weight of the grid."""
+    step = grid[1] - grid[0]
+    result = np.empty_like(table)
+    for g in range(grid.size):
+        w = 2.0 ** grid[g]
+        total = 0.0
+        for x in range(count_below(w, space.rho, space.bucket)):
+            wx = w * space.q[x] - space.p[x]
+            if wx <= 0.0:
+                continue
+            at = (np.log2(wx) - grid[0]) / step
+            if at <= 0.0:
+                total += table[0]
+            else:
+                i = min(int(at), grid.size - 2)
+                total += table[i] + (at - i) * (table[i + 1] - table[i])
+        result[g] = total
+    return result

@@ -1,0 +1,166 @@
+"""ResiSpec's law at one position: exact, certified or sampled, under a budget of paths."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
+from resispec_sim.engine.predict import predict_path_steps
+from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
+from resispec_sim.engine.result import Outcome, check_mass
+from resispec_sim.engine.sampled import sampled_outcome
+from resispec_sim.errors import RuleError
+from resispec_sim.rules.resispec import ResiSpec
+
+FIRST_THETA = 0.25
+THETA_STEP = 8.0
+
+
+def resispec_outcome(
+    rule: ResiSpec,
+    target_probs: NDArray[np.float64],
+    draft_probs: NDArray[np.float64],
+    n_siblings: int,
+    *,
+    method: str,
+    max_paths: int,
+    seed: int,
+) -> Outcome:
+    """Law of ResiSpec with i.i.d. siblings.
+
+    Parameters
+    ----------
+    rule : ResiSpec
+        Fill ``capacity`` or ``water``; any budget.
+    target_probs, draft_probs : ndarray (V,)
+    n_siblings : int
+    method : {"auto", "exact", "certified", "sampled"}
+        ``auto`` is ``exact`` where the predicted path-steps are within `max_paths`, else ``certified``.
+    max_paths : int
+        Budget of path-steps; ``exact`` asked for by name disregards it.
+    seed : int
+        Of the sampled method.
+
+    Raises
+    ------
+    RuleError
+        For fill ``index``, which has no ratio form; use the oracle.
+    InfeasibleBudgetError
+        If budget ``applied`` asks for more mass than is left off a token that can be rejected.
+    """
+    if rule.fill == "index":
+        raise RuleError(
+            "fill='index' depends on the token order and has no fast engine; use fill='capacity' or "
+            "'water', or resispec_sim.engine.oracle.enumerate_law for a small vocabulary"
+        )
+    space = to_ratio_space(target_probs, draft_probs)
+    first = first_rejection(rule, space)
+    if method == "sampled":
+        outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)
+    elif method == "exact":
+        outcome = exact_outcome(rule, space, first, n_siblings)
+    elif method == "certified" or predict_path_steps(space, first.weight, n_siblings) > max_paths:
+        outcome = certified_outcome(rule, space, first, n_siblings, max_paths)
+    else:
+        outcome = exact_outcome(rule, space, first, n_siblings)
+    return _to_token_order(outcome, space, first.notes)
+
+
+def exact_outcome(
+    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int
+) -> Outcome:
+    """All paths, whatever their number."""
+    walked = run_walk(rule, space, first, n_siblings)
+    law = walked.accepted_by_token.sum(axis=0) + walked.closed
+    return Outcome(
+        output_probs=check_mass(law, f"the law of {rule.label}"),
+        accepted=walked.accepted,
+        accepted_by_token=np.maximum(walked.accepted_by_token, 0.0),
+        method="exact",
+        n_paths=walked.steps,
+    )
+
+
+def certified_outcome(
+    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int, max_paths: int
+) -> Outcome:
+    """The heaviest paths under a budget, and rigorous bounds for what the others can add.
+
+    Acceptance needs one level less than the law, so it is walked apart and is usually much tighter.
+    """
+    acceptance = _deepen(rule, space, first, n_siblings, max_paths, want_law=False)
+    law = _deepen(rule, space, first, n_siblings, max_paths, want_law=True)
+    steps = acceptance.steps + law.steps
+    # A path that was cut off may still accept any later sibling, or none.
+    cut_before = acceptance.lost[:n_siblings]
+    interval = np.stack((acceptance.accepted, acceptance.accepted + cut_before), axis=1)
+    by_token = np.maximum(acceptance.accepted_by_token, 0.0)
+    estimate = check_mass(
+        law.accepted_by_token.sum(axis=0) + law.closed + law.cut, f"the law of {rule.label}"
+    )
+    certain = np.maximum(by_token.sum(axis=0) + np.maximum(law.closed, 0.0), 0.0)
+    missing = max(1.0 - float(certain.sum()), 0.0)
+    shape = np.maximum(estimate - certain, 0.0)
+    total = float(shape.sum())
+    output = certain + (missing / total * shape if total > 0 else 0.0)
+    return Outcome(
+        output_probs=output / output.sum(),
+        accepted=interval.mean(axis=1),
+        accepted_by_token=by_token,
+        method="certified" if law.lost[-1] > 0 or cut_before.any() else "exact",
+        n_paths=steps,
+        accepted_interval=interval,
+        certain=certain,
+        notes=(f"{missing:.2e} of the mass is bounded, not walked",),
+    )
+
+
+def _deepen(
+    rule: ResiSpec,
+    space: RatioSpace,
+    first: FirstRejection,
+    n_siblings: int,
+    max_steps: int,
+    *,
+    want_law: bool,
+) -> Walked:
+    """Lower the weight at which paths are cut off until the next walk would pass the budget."""
+    theta, spent = FIRST_THETA, 0
+    best = run_walk(rule, space, first, n_siblings, theta=2.0, want_law=want_law)
+    while best.lost[-1] > 0 and spent < max_steps:
+        walked = run_walk(
+            rule,
+            space,
+            first,
+            n_siblings,
+            theta=theta,
+            max_steps=max_steps - spent,
+            want_law=want_law,
+        )
+        spent += walked.steps
+        if not walked.complete:
+            break
+        best = walked
+        theta /= THETA_STEP
+    return best
+
+
+def _to_token_order(outcome: Outcome, space: RatioSpace, notes: tuple[str, ...]) -> Outcome:
+    def back(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        result = np.empty_like(values)
+        result[..., space.order] = values
+        return result
+
+    return Outcome(
+        output_probs=back(outcome.output_probs),
+        accepted=outcome.accepted,
+        accepted_by_token=back(outcome.accepted_by_token),
+        method=outcome.method,
+        n_paths=outcome.n_paths,
+        accepted_interval=outcome.accepted_interval,
+        certain=None if outcome.certain is None else back(outcome.certain),
+        stderr=outcome.stderr,
+        batch_laws=None if outcome.batch_laws is None else back(outcome.batch_laws),
+        notes=(*outcome.notes, *notes),
+    )

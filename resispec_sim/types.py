@@ -1,0 +1,5 @@
+"""Names of choices that more than one module uses."""
+
+from typing import Literal
+
+Method = Literal["auto", "exact", "certified", "sampled"]
