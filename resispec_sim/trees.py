@@ -218,9 +218,12 @@ def bootstrap_ratio(
     if n_prompts == 1:
         return ratio, float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    # Counts instead of indices: memory stays (resamples, prompts) and the sums are two products.
-    counts = rng.multinomial(n_prompts, np.full(n_prompts, 1.0 / n_prompts), size=n_resamples)
-    ratios = (counts @ top) / (counts @ bottom)
+    ratios = np.empty(n_resamples)
+    block = max(1, 1_000_000 // n_prompts)  # bounds the memory of the drawn indices
+    for start in range(0, n_resamples, block):
+        stop = min(start + block, n_resamples)
+        drawn = rng.integers(n_prompts, size=(stop - start, n_prompts))
+        ratios[start:stop] = top[drawn].sum(axis=1) / bottom[drawn].sum(axis=1)
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(ratios, [tail, 1.0 - tail])
     return ratio, float(low), float(high)

@@ -1,0 +1,51 @@
+"""The progress bar of long commands, on stderr."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import ProgressColumn as _Column
+from rich.text import Text
+
+
+class RateColumn(_Column):
+    """Positions per second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate, or a placeholder before the first position."""
+        speed = task.finished_speed or task.speed
+        return Text("-- positions/s" if speed is None else f"{speed:.3g} positions/s")
+
+
+@contextmanager
+def position_progress(total: int, label: str = "replay") -> Iterator[Callable[[], None]]:
+    """Show a bar with position rate and time left; yields the function that advances it by one.
+
+    Parameters
+    ----------
+    total : int
+        Positions to come.
+    label : str
+        Text before the bar.
+    """
+    progress = Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with progress:
+        task = progress.add_task(label, total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,306 @@
+"""Replays a recorded dump: the exact laws of verification rules at every recorded position."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from typing import Any, TypeVar
+
+import pandas as pd
+from joblib import Parallel, delayed
+
+from .config import REPLAY
+from .dumps import Dump, open_dump
+from .errors import InputError
+from .measure import Place, Plan, Row, measure
+from .pooling import EalContext
+from .progress import position_progress
+from .provenance import provenance
+from .report import Report
+from .rules import Rule, parse_rule
+from .trees import CompleteTree, parse_tree
+
+_T = TypeVar("_T")
+
+
+def replay(
+    dump: Dump | str | PathLike[str],
+    rules: str | Rule | Sequence[str | Rule] = REPLAY.rules,
+    siblings: int | Sequence[int] = REPLAY.siblings,
+    temperatures: float | Sequence[float] | None = None,
+    tree: str | CompleteTree = REPLAY.tree,
+    positions: str | slice | tuple[int | None, int | None] | None = None,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    method: str = REPLAY.method,
+    max_paths: int = REPLAY.max_paths,
+    seed: int = REPLAY.seed,
+    n_jobs: int = REPLAY.n_jobs,
+    progress: bool = False,
+) -> Report:
+    """Compute the exact laws of rules along a recorded dump and pool them into a report.
+
+    Parameters
+    ----------
+    dump : Dump, path or name
+        An open dump stays open; a path or the name of a shipped dump is opened and closed here.
+    rules : str, Rule or sequence of them
+        Names with options, such as ``"resispec:fill=water"``, or instances.
+    siblings : int or sequence of int
+        Sibling counts of the per-position figures.
+    temperatures : float or sequence of float, optional
+        Default: the temperature that the dump was sampled at. At another one there is no expected
+        accepted length, since the recorded text was not sampled from that target.
+    tree : str or CompleteTree
+        Shape behind the expected accepted length; its branching is the sibling count there.
+    positions : str, slice or pair, optional
+        ``"A:B"``: positions A to B - 1 of the dump.
+    top_k, top_p : optional
+        Default: the dump's own; ``top_k=0`` and ``top_p=1`` turn them off.
+    method : {"auto", "exact", "certified", "sampled"}
+    max_paths : int
+        Paths per position up to which ``"auto"`` walks all of them.
+    seed : int
+        Seed of everything random; a position's streams depend on it and on the position only.
+    n_jobs : int
+        Threads over positions; ``-1`` is one per core. The report does not depend on it.
+    progress : bool
+        Show a progress bar on stderr.
+
+    Returns
+    -------
+    Report
+        Interrupted by Ctrl-C, the positions computed so far, with ``partial`` set.
+
+    Raises
+    ------
+    InputError, RuleError
+        If an argument is out of its range.
+    DumpError
+        If the dump is missing, incomplete or altered.
+    KeyboardInterrupt
+        If there was nothing computed to keep.
+
+    Examples
+    --------
+    >>> report = replay("smollm2-t1.0", siblings=2, positions="0:4")  # doctest: +SKIP
+    >>> report.frame[["rule", "tv"]]  # doctest: +SKIP
+    """
+    plan = Plan(
+        rules=_as_rules(rules),
+        siblings=_as_counts(siblings),
+        tree=parse_tree(tree) if isinstance(tree, str) else tree,
+        method=method,
+        max_paths=_at_least_one("max_paths", max_paths),
+        seed=seed,
+    )
+    if n_jobs == 0:
+        raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
+    with contextlib.ExitStack() as stack:
+        if not isinstance(dump, Dump):
+            dump = stack.enter_context(contextlib.closing(open_dump(dump)))
+        heat = _as_temperatures(temperatures, dump.temperature)
+        unavailable = _without_eal(dump, heat, top_k, top_p)
+        start, stop = _as_range(positions, dump.n_positions)
+
+        def figures(index: int, position: Any) -> list[Row]:
+            place = Place(index, position.prompt_idx, position.offset, int(position.token_id))
+            rows = []
+            for temperature in heat:
+                probs = dump.probs(position, temperature=temperature, top_k=top_k, top_p=top_p)
+                sampled_here = temperature not in unavailable
+                rows += measure(place, temperature, *probs, plan, with_tree=sampled_here)
+            return rows
+
+        rows, partial = _run(
+            figures,
+            enumerate(dump.iter_positions(start, stop), start=start),
+            n_jobs,
+            position_progress(stop - start) if progress else contextlib.nullcontext(lambda: None),
+        )
+        about = _about(dump)
+        record = provenance(
+            command="replay",
+            dump=about,
+            rules=[rule.label for rule in plan.rules],
+            siblings=list(plan.siblings),
+            temperatures=list(heat),
+            tree=str(plan.tree),
+            positions=[start, stop],
+            top_k=top_k if top_k is not None else dump.top_k,
+            top_p=top_p if top_p is not None else dump.top_p,
+            method=method,
+            max_paths=max_paths,
+            seed=seed,
+        )
+    frame = _as_frame(rows, plan, heat)
+    context = EalContext(plan.tree, {rule.label: rule.exact for rule in plan.rules}, unavailable)
+    return Report(
+        frame=frame,
+        context=context,
+        dump=about,
+        provenance=record,
+        partial=partial,
+        n_planned=stop - start,
+    )
+
+
+def _run(
+    figures: Callable[[int, Any], list[Row]],
+    source: Iterable[tuple[int, Any]],
+    n_jobs: int,
+    progress: contextlib.AbstractContextManager[Callable[[], None]],
+) -> tuple[list[Row], bool]:
+    """Run `figures` over `source`; the flag tells whether Ctrl-C cut it short."""
+    # Threads, since the kernels release the GIL; pre_dispatch bounds the positions held at once.
+    parallel = Parallel(
+        n_jobs=n_jobs, backend="threading", pre_dispatch="n_jobs", return_as="generator_unordered"
+    )
+    rows: list[Row] = []
+    with progress as advance:
+        results: Iterator[list[Row]] = parallel(delayed(figures)(*item) for item in source)
+        try:
+            for found in results:
+                rows += found
+                advance()
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                results.close()  # type: ignore[attr-defined]
+            if not rows:
+                raise
+            return rows, True
+    return rows, False
+
+
+def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFrame:
+    """Sort by position and by the order in which the caller named rules, counts and temperatures."""
+    labels = [rule.label for rule in plan.rules]
+    rows = sorted(
+        rows,
+        key=lambda row: (
+            heat.index(row["temperature"]),
+            plan.siblings.index(row["siblings"]),
+            row["position"],
+            labels.index(row["rule"]),
+        ),
+    )
+    frame = pd.DataFrame(rows)
+    # Rows of fewer siblings lack the columns of the last ones: keep those together, in order.
+    accepted = [
+        f"accepted_{i}{end}"
+        for i in range(1, max(plan.siblings) + 1)
+        for end in ("", "_low", "_high")
+    ]
+    first = list(frame.columns[: list(frame.columns).index("accepted_1")])
+    rest = [name for name in frame.columns if name not in {*first, *accepted}]
+    return frame[[*first, *accepted, *rest]]
+
+
+def _as_rules(rules: str | Rule | Sequence[str | Rule]) -> tuple[Rule, ...]:
+    given = [rules] if isinstance(rules, str | Rule) else rules
+    found: list[Rule] = []
+    for item in given:
+        texts = split_rules(item) if isinstance(item, str) else [item]
+        found += [parse_rule(text) if isinstance(text, str) else text for text in texts]
+    return _distinct("rules", found)
+
+
+def split_rules(text: str) -> list[str]:
+    """Split a comma list of rules whose options may hold commas themselves.
+
+    Examples
+    --------
+    >>> split_rules("specinfer,resispec:fill=water,budget=clipped,resispec[water,minimal]")
+    ['specinfer', 'resispec:fill=water,budget=clipped', 'resispec[water,minimal]']
+    """
+    rules: list[str] = []
+    for piece in re.split(r",(?![^\[]*\])", text):
+        # "budget=clipped" names no rule: it is one more option of the rule before it.
+        if rules and "=" in piece and ":" not in piece:
+            rules[-1] += f",{piece.strip()}"
+        else:
+            rules.append(piece.strip())
+    return rules
+
+
+def _as_counts(siblings: int | Sequence[int]) -> tuple[int, ...]:
+    counts = [siblings] if isinstance(siblings, int) else siblings
+    return _distinct("siblings", [_at_least_one("siblings", count) for count in counts])
+
+
+def _as_temperatures(temperatures: float | Sequence[float] | None, own: float) -> tuple[float, ...]:
+    if temperatures is None:
+        return (float(own),)
+    given = [temperatures] if isinstance(temperatures, int | float) else temperatures
+    return _distinct("temperatures", [float(value) for value in given])
+
+
+def _as_range(
+    positions: str | slice | tuple[int | None, int | None] | None, n_positions: int
+) -> tuple[int, int]:
+    if isinstance(positions, str):
+        match = re.fullmatch(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*", positions)
+        if match is None or "-" in match.groups():
+            raise InputError(f"positions {positions!r} is not of the form A:B")
+        positions = (int(match[1]) if match[1] else None, int(match[2]) if match[2] else None)
+    if not isinstance(positions, slice):
+        positions = slice(*(positions or (None, None)))
+    start, stop, step = positions.indices(n_positions)
+    if step != 1 or start >= stop:
+        raise InputError(
+            f"positions {positions.start}:{positions.stop} holds none of the {n_positions} positions "
+            "of the dump"
+        )
+    return start, stop
+
+
+def _without_eal(
+    dump: Dump, heat: Sequence[float], top_k: int | None, top_p: float | None
+) -> dict[float, str]:
+    """Temperatures whose target is not the one that the recorded text was sampled from."""
+    own = (_top_k(dump.top_k, dump.vocab_size), _top_p(dump.top_p))
+    asked = (
+        _top_k(dump.top_k if top_k is None else top_k, dump.vocab_size),
+        _top_p(dump.top_p if top_p is None else top_p),
+    )
+    if asked != own:
+        reason = f"text sampled at top-k {own[0] or 'off'}, top-p {own[1] or 'off'}"
+        return dict.fromkeys(heat, reason)
+    return {
+        temperature: f"text sampled at T = {dump.temperature:g}"
+        for temperature in heat
+        if temperature != dump.temperature
+    }
+
+
+def _top_k(value: int | None, vocab_size: int) -> int | None:
+    return None if not value or value >= vocab_size else value
+
+
+def _top_p(value: float | None) -> float | None:
+    return None if value is None or value >= 1.0 else value
+
+
+def _about(dump: Dump) -> dict[str, Any]:
+    return {
+        "name": dump.path.name,
+        "vocab_size": dump.vocab_size,
+        "n_prompts": dump.n_prompts,
+        "n_positions": dump.n_positions,
+        "temperature": dump.temperature,
+        "top_k": dump.top_k,
+        "top_p": dump.top_p,
+    }
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} is {value}: it must be at least 1")
+    return value
+
+
+def _distinct(name: str, values: Sequence[_T]) -> tuple[_T, ...]:
+    if not values:
+        raise InputError(f"{name}: give at least one")
+    return tuple(dict.fromkeys(values))

@@ -1,0 +1,193 @@
+"""Renders a report's pooled figures for a terminal: rules are columns, figures are rows."""
+
+import math
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .config import REPLAY
+
+Figures = dict[str, Any]
+
+_STYLES = {"exact": "bold green", "biased": "bold red", "undecided": "bold yellow"}
+
+
+def render(summary: Figures) -> RenderableType:
+    """Lay out a report: one table per temperature and sibling count, then notes.
+
+    Parameters
+    ----------
+    summary : dict
+        As made by `resispec_sim.report.Report.summary`.
+
+    Returns
+    -------
+    rich renderable
+    """
+    parts: list[RenderableType] = []
+    if summary["partial"]:
+        parts.append(
+            Text(
+                f"PARTIAL: interrupted after {summary['n_positions']} of {summary['n_planned']} positions",
+                style="bold yellow",
+            )
+        )
+    for group in summary["groups"]:
+        parts += [_group_table(group, summary), Text()]
+    parts += [Text(f"{mark} {note}", style="dim") for mark, note in _footnotes(summary)]
+    return Group(*parts)
+
+
+def _group_table(group: Figures, summary: Figures) -> Table:
+    dump, rules = summary["dump"], group["rules"]
+    table = Table(
+        title=Text(
+            f"{dump['name']}   T = {group['temperature']:g}   {group['siblings']} "
+            f"sibling{'s' if group['siblings'] > 1 else ''}   {group['n_positions']} positions of "
+            f"{group['n_prompts']} prompt{'s' if group['n_prompts'] > 1 else ''}"
+            f"   V = {dump['vocab_size']:,}",
+            style="bold",
+        ),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("", no_wrap=True)
+    for figures in rules:
+        table.add_column(Text(figures["rule"]), justify="left", overflow="fold")
+
+    def row(name: str, cells: list[str | Text], **options: Any) -> None:
+        table.add_row(Text(name), *[Text(c) if isinstance(c, str) else c for c in cells], **options)
+
+    for i in range(group["siblings"]):
+        row(
+            f"sibling {i + 1}: accepted, conditional",
+            [
+                f"{_probability(f['accepted'][i])}   {_probability(f['conditional_acceptance'][i])}"
+                for f in rules
+            ],
+        )
+    row("total acceptance", [_probability(f["acceptance"]) for f in rules])
+    row("optimum of exact rules (1)", [f"{f['optimum']:.4f}" for f in rules])
+    row("positions above the optimum", [_share(f["share_above_optimum"]) for f in rules])
+    row(f"EAL, tree {summary['tree']['name']} (2)", [_eal(f["eal"]) for f in rules])
+    row("tokens per step (2)", [_eal(f["tokens_per_step"]) for f in rules], end_section=True)
+    row("KL(law || target): mean, max", [_mean_max(f["kl"]) + " nats" for f in rules])
+    row("TV(law, target): mean, max", [_mean_max(f["tv"]) for f in rules])
+    row("TV bound for every fill: mean, max (3)", [_mean_max(f["tv_lower_bound"]) for f in rules])
+    row("Appendix B KL (4)", [_small(f["appendix_b_kl"]["mean"]) + " nats" for f in rules])
+    row(
+        "  same, random proxies (4)",
+        [_small(f["appendix_b_kl_random"]["mean"]) + " nats" for f in rules],
+    )
+    row("method", [_methods(f["methods"]) for f in rules], end_section=True)
+    row("verdict", [_verdict(f, summary["partial"]) for f in rules])
+    return table
+
+
+def _footnotes(summary: Figures) -> list[tuple[str, str]]:
+    notes = [
+        ("(1)", "Optimal transport: no exact rule accepts more from i.i.d. siblings."),
+        (
+            "(2)",
+            f"Tree {summary['tree']['name']}: {summary['tree']['n_nodes']} nodes, "
+            f"{summary['tree']['drafted_levels']} drafted levels; the bonus token counts. EAL is the mean "
+            "over positions of the recorded text, tokens per step weighs them by how often a step "
+            "starts there; the steps of a rule that is not exact visit other contexts than this "
+            f"text. Brackets: {REPLAY.confidence:.0%} bootstrap over prompts.",
+        ),
+        ("(3)", "Accepted mass beyond the target: no way of spreading the deficit can repair it."),
+        (
+            "(4)",
+            "Near zero for any proxies, drawn at random too: it says nothing about bias.",
+        ),
+    ]
+    every = [figures for group in summary["groups"] for figures in group["rules"]]
+    walked = [f["eal"]["n_not_exact"] for f in every if "n_not_exact" in f["eal"]]
+    if any(walked):
+        notes.append(
+            ("(!)", f"EAL uses up to {max(walked)} positions whose law was not walked in full.")
+        )
+    dropped = [f["eal"]["n_without_w"] for f in every if "n_without_w" in f["eal"]]
+    if any(dropped):
+        notes.append(
+            ("(!)", f"EAL leaves out {max(dropped)} positions whose stored target lacks the token.")
+        )
+    for note in sorted({note for f in every for note in f["notes"]}):
+        notes.append(("(!)", note))
+    return notes
+
+
+def _probability(value: Figures) -> str:
+    return _range(value["mean"], value["low"], value["high"])
+
+
+def _range(mean: float, low: float, high: float) -> str:
+    if not high - low > 1e-12:
+        return f"{mean:.4f}" if math.isfinite(mean) else "-"
+    # As many digits as it takes to tell the two ends apart.
+    digits = min(max(4, math.ceil(-math.log10(high - low)) + 1), 10)
+    return f"{low:.{digits}f}..{high:.{digits}f}"
+
+
+def _share(value: Figures) -> str:
+    if value["low"] == value["high"]:
+        return f"{100 * value['mean']:.1f} %"
+    return f"{100 * value['low']:.1f}..{100 * value['high']:.1f} %"
+
+
+def _eal(value: Figures) -> str:
+    if value["mean"] is None:
+        return f"n/a: {value['reason']}"
+    if not math.isfinite(value["low"]):
+        return f"{value['mean']:.3f} (one prompt: no interval)"
+    return f"{value['mean']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+
+
+def _mean_max(value: Figures) -> str:
+    mean = _bounded(value["mean"], value.get("low"), value.get("high"))
+    return f"{mean}   {_bounded(value['max'], value.get('max_low'), value.get('max_high'))}"
+
+
+def _bounded(value: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None or not high - low > 1e-12:
+        return _small(value)
+    return f"{_small(low)}..{_small(high)}"
+
+
+def _small(value: float) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _methods(methods: Figures) -> str:
+    return "\n".join(
+        f"{name}: {m['positions']} positions, {m['paths']:.3g} paths" for name, m in methods.items()
+    )
+
+
+def _verdict(figures: Figures, partial: bool) -> Text:
+    word, witness = figures["verdict"], figures["witness"]
+    text = Text(word, style=_STYLES[word])
+    plain = Text()
+    if word == "exact":
+        plain.append(f"\nTV at most 1e-12 at every position{' computed so far' if partial else ''}")
+    elif word == "biased":
+        tv = _bounded(witness["tv"], *witness["tv_interval"])
+        kl = _bounded(witness["kl"], *witness["kl_interval"])
+        plain.append(
+            f"\nstrongest at position {witness['position']} (prompt {witness['prompt']}, offset "
+            f"{witness['offset']}): TV {tv}, KL {kl} nats; token {witness['excess_token']} "
+            f"gets {witness['excess_mass']:.4f} too much"
+        )
+    else:
+        low, high = witness["tv_interval"]
+        plain.append(
+            f"\nnot separable from exact: at position {witness['position']} TV lies in "
+            f"{_small(low)}..{_small(high)}"
+        )
+    return Text.assemble(text, plain)
