@@ -66,5 +66,34 @@ class ReplayConfig:
     appendix_b_trajectories: int = 1
 
 
+@dataclass(frozen=True)
+class RecordConfig:
+    """Defaults of a recording.
+
+    Attributes
+    ----------
+    new_tokens : int
+        Tokens sampled per prompt.
+    temperature : float
+    seed : int
+        Every prompt has a random stream of its own, made of this and its index.
+    dtype : str
+        Storage of the logits.
+    torch_dtype, device : str
+        Precision and place in which the models run.
+    batch_size : int
+        Prompts that are sampled together.
+    """
+
+    new_tokens: int = 64
+    temperature: float = 1.0
+    seed: int = 0
+    dtype: str = "float16"
+    torch_dtype: str = "float32"
+    device: str = "cpu"
+    batch_size: int = 8
+
+
 ENGINE = EngineConfig()
+RECORD = RecordConfig()
 REPLAY = ReplayConfig()

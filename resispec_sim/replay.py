@@ -284,7 +284,7 @@ def _top_p(value: float | None) -> float | None:
 
 def _about(dump: Dump) -> dict[str, Any]:
     return {
-        "name": dump.path.name,
+        "name": dump.path.resolve().name,
         "vocab_size": dump.vocab_size,
         "n_prompts": dump.n_prompts,
         "n_positions": dump.n_positions,

@@ -1,0 +1,250 @@
+"""The command `resispec`: parse, call, print.
+
+Everything heavy is imported inside the commands, so that ``resispec --help`` answers at once.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import App, CycloptsError, Parameter
+
+from . import __version__
+from .config import RECORD, REPLAY
+from .errors import InputError, ResispecError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130
+FAILED = 2
+
+_NumberT = TypeVar("_NumberT", int, float)
+
+app = App(
+    name="resispec",
+    help="Exact output laws of speculative-decoding verification rules, from recorded logits.",
+    version=__version__,
+)
+
+
+@app.command
+def replay(
+    dump: str,
+    *,
+    rules: str = ",".join(REPLAY.rules),
+    siblings: str = str(REPLAY.siblings),
+    temperature: str | None = None,
+    tree: str = REPLAY.tree,
+    positions: str | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    method: str = REPLAY.method,
+    max_paths: int = REPLAY.max_paths,
+    seed: int = REPLAY.seed,
+    jobs: int = REPLAY.n_jobs,
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    out: Path | None = None,
+) -> int:
+    """Compute the exact laws of verification rules along a recorded dump.
+
+    Ctrl-C ends the run and reports what was computed so far (exit code 130).
+
+    Parameters
+    ----------
+    dump : str
+        Folder of a dump, or the name of a shipped one.
+    rules : str
+        Comma list, with options: ``specinfer,resispec:fill=water``.
+    siblings : str
+        Candidates per position in the per-position figures; a comma list makes one table each.
+    temperature : str, optional
+        Comma list. Default: the temperature that the dump was sampled at.
+    tree : str
+        Tree of the expected accepted length; ``d5b3`` has 4 drafted levels and 3 children per node.
+    positions : str, optional
+        ``A:B`` replays positions A to B - 1 only.
+    top_k : int, optional
+        Default: the dump's own; 0 turns it off.
+    top_p : float, optional
+        Default: the dump's own; 1 turns it off.
+    method : str
+        ``auto``, ``exact``, ``certified`` or ``sampled``.
+    max_paths : int
+        Paths per position up to which ``auto`` walks all of them.
+    seed : int
+        Seed of everything random.
+    jobs : int
+        Threads; -1 is one per core. The figures do not depend on it.
+    json_output : bool
+        Print JSON instead of tables.
+    out : Path, optional
+        Folder for ``summary.json``, ``positions.csv`` and ``provenance.json``.
+    """
+    counts = _numbers("--siblings", siblings, int)
+    heat = None if temperature is None else _numbers("--temperature", temperature, float)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
+
+    from .replay import replay as run
+
+    report = run(
+        dump,
+        rules,
+        siblings=counts,
+        temperatures=heat,
+        tree=tree,
+        positions=positions,
+        top_k=top_k,
+        top_p=top_p,
+        method=method,
+        max_paths=max_paths,
+        seed=seed,
+        n_jobs=jobs,
+        progress=True,
+    )
+    if out is not None:
+        report.save(out)
+    if json_output:
+        print(report.to_json())
+    else:
+        _console().print(report.table())
+    return INTERRUPTED if report.partial else 0
+
+
+@app.command
+def inspect(
+    dump: str, *, json_output: Annotated[bool, Parameter(name="--json", negative="")] = False
+) -> int:
+    """Show what is in a dump and check the checksum of every shard.
+
+    Parameters
+    ----------
+    dump : str
+        Folder of a dump, or the name of a shipped one.
+    json_output : bool
+        Print the manifest as JSON instead of tables.
+    """
+    from .dumps import open_dump
+    from .inspection import describe, tables
+
+    with open_dump(dump) as opened:
+        opened.verify()
+        if json_output:
+            print(json.dumps(describe(opened), indent=2))
+        else:
+            _console().print(tables(opened))
+    return 0
+
+
+@app.command
+def record(
+    *,
+    target: str,
+    draft: str,
+    prompts: Path,
+    out: Path,
+    new_tokens: int = RECORD.new_tokens,
+    temperature: float = RECORD.temperature,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = RECORD.seed,
+    dtype: str = RECORD.dtype,
+    torch_dtype: str = RECORD.torch_dtype,
+    fit_text: Path | None = None,
+    device: str = RECORD.device,
+    batch_size: int = RECORD.batch_size,
+) -> int:
+    """Record a dump from live models: text sampled from the target, logits of both.
+
+    A recording that was interrupted is completed by the same command.
+
+    Parameters
+    ----------
+    target : str
+        Hub name, local folder or GGUF file of a causal language model, or ``smollm2``.
+    draft : str
+        A second model with the same tokenizer, or ``exit:N``: the target's own head on its layer N.
+    prompts : Path
+        Text file with one prompt per line.
+    out : Path
+        Folder of the dump.
+    new_tokens : int
+        Tokens sampled per prompt.
+    temperature : float
+        Sampling temperature.
+    top_k : int, optional
+        Keep the k most probable tokens.
+    top_p : float, optional
+        Keep the smallest set of tokens with this mass.
+    seed : int
+        Seed of the sampling; every prompt has a stream of its own.
+    dtype : str
+        Storage of the logits: ``float32``, ``float16`` or ``bfloat16``.
+    torch_dtype : str
+        Precision in which the models run.
+    fit_text : Path, optional
+        Text on which the map of an ``exit:N`` draft is fitted by least squares.
+    device : str
+        ``cpu`` or ``cuda``.
+    batch_size : int
+        Prompts that are sampled together.
+    """
+    from .runtime.record import record as run
+
+    run(
+        target=target,
+        draft=draft,
+        prompts=prompts,
+        new_tokens=new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        out=out,
+        dtype=dtype,
+        torch_dtype=torch_dtype,
+        fit_text=fit_text,
+        device=device,
+        batch_size=batch_size,
+    )
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 after an error, 130 after Ctrl-C."""
+    sys.exit(run_command(arguments))
+
+
+def run_command(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; errors are one line on stderr."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(tokens, exit_on_error=False, result_action="return_value")
+    except CycloptsError:
+        return FAILED  # cyclopts has printed it
+    except (ResispecError, OSError) as error:
+        print(f"resispec: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("resispec: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    # Into a pipe rich assumes 80 columns, which folds the tables; a user's COLUMNS still rules.
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if wide else 110)
+
+
+def _numbers(option: str, text: str, kind: Callable[[str], _NumberT]) -> list[_NumberT]:
+    try:
+        return [kind(piece) for piece in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} {text!r} is not a comma list of numbers") from None
