@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
-from .config import RECORD, REPLAY
+from .config import RECORD, REPLAY, Dtype
 from .errors import InputError, ResispecError
+from .types import Method
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,7 @@ def replay(
     positions: str | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    method: str = REPLAY.method,
+    method: Method = REPLAY.method,
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     jobs: int = REPLAY.n_jobs,
@@ -72,7 +73,7 @@ def replay(
     top_p : float, optional
         Default: the dump's own; 1 turns it off.
     method : str
-        ``auto``, ``exact``, ``certified`` or ``sampled``.
+        ``auto`` chooses by the predicted number of paths.
     max_paths : int
         Paths per position up to which ``auto`` walks all of them.
     seed : int
@@ -152,8 +153,8 @@ def record(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = RECORD.seed,
-    dtype: str = RECORD.dtype,
-    torch_dtype: str = RECORD.torch_dtype,
+    dtype: Dtype = RECORD.dtype,
+    torch_dtype: Dtype = RECORD.torch_dtype,
     fit_text: Path | None = None,
     device: str = RECORD.device,
     batch_size: int = RECORD.batch_size,
@@ -169,7 +170,7 @@ def record(
     draft : str
         A second model with the same tokenizer, or ``exit:N``: the target's own head on its layer N.
     prompts : Path
-        Text file with one prompt per line.
+        One prompt per line; ``.jsonl``: objects with the key ``prompt``.
     out : Path
         Folder of the dump.
     new_tokens : int
@@ -183,22 +184,22 @@ def record(
     seed : int
         Seed of the sampling; every prompt has a stream of its own.
     dtype : str
-        Storage of the logits: ``float32``, ``float16`` or ``bfloat16``.
+        Storage of the logits.
     torch_dtype : str
         Precision in which the models run.
     fit_text : Path, optional
         Text on which the map of an ``exit:N`` draft is fitted by least squares.
     device : str
-        ``cpu`` or ``cuda``.
+        ``cpu``, ``cuda``, ``cuda:1``.
     batch_size : int
         Prompts that are sampled together.
     """
     from .runtime.record import record as run
 
-    run(
-        target=target,
-        draft=draft,
-        prompts=prompts,
+    with run(
+        target,
+        draft,
+        prompts,
         new_tokens=new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -210,7 +211,10 @@ def record(
         fit_text=fit_text,
         device=device,
         batch_size=batch_size,
-    )
+        progress=True,
+        say=lambda line: print(line, file=sys.stderr),
+    ) as dump:
+        print(f"{dump.path}: {dump.n_positions} positions of {dump.n_prompts} prompts")
     return 0
 
 

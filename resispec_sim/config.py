@@ -5,6 +5,11 @@ loading a kernel.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+from .types import Method
+
+Dtype = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class EngineConfig:
         Seed of the sampled method.
     """
 
-    method: str = "auto"
+    method: Method = "auto"
     max_paths: int = 200_000_000
     seed: int = 0
 
@@ -55,7 +60,7 @@ class ReplayConfig:
     rules: tuple[str, ...] = ("specinfer", "resispec")
     siblings: int = 3
     tree: str = "d5b3"
-    method: str = EngineConfig.method
+    method: Method = EngineConfig.method
     max_paths: int = EngineConfig.max_paths
     seed: int = EngineConfig.seed
     n_jobs: int = 2
@@ -88,8 +93,8 @@ class RecordConfig:
     new_tokens: int = 64
     temperature: float = 1.0
     seed: int = 0
-    dtype: str = "float16"
-    torch_dtype: str = "float32"
+    dtype: Dtype = "float16"
+    torch_dtype: Dtype = "float32"
     device: str = "cpu"
     batch_size: int = 8
 

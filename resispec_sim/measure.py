@@ -10,6 +10,7 @@ from .config import REPLAY
 from .engine import Law, appendix_b_kl, exact_law, optimal_acceptance
 from .rules import Rule
 from .trees import CompleteTree
+from .types import Method
 
 Row = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Plan:
     rules: tuple[Rule, ...]
     siblings: tuple[int, ...]
     tree: CompleteTree
-    method: str = REPLAY.method
+    method: Method = REPLAY.method
     max_paths: int = REPLAY.max_paths
     seed: int = REPLAY.seed
 
@@ -130,11 +131,11 @@ _NO_TREE: Row = {"tree_w": np.nan, "tree_alpha": np.nan, "tree_method": ""}
 
 
 def _tree_row(law: Law, target_probs: NDArray[np.float64], token: int) -> Row:
-    p_token = target_probs[token]
-    by_token = law.accepted_by_token
-    known = by_token is not None and p_token > 0
+    w, p_token = np.nan, target_probs[token]
+    if law.accepted_by_token is not None and p_token > 0:
+        w = float(law.accepted_by_token[:, token].sum() / p_token)
     return {
-        "tree_w": float(by_token[:, token].sum() / p_token) if known else np.nan,
+        "tree_w": w,
         "tree_alpha": float(np.sum(law.accepted)),
         "tree_method": str(law.method),
     }

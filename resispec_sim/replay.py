@@ -19,6 +19,7 @@ from .provenance import provenance
 from .report import Report
 from .rules import Rule, parse_rule
 from .trees import CompleteTree, parse_tree
+from .types import Method
 
 _T = TypeVar("_T")
 
@@ -33,7 +34,7 @@ def replay(
     *,
     top_k: int | None = None,
     top_p: float | None = None,
-    method: str = REPLAY.method,
+    method: Method = REPLAY.method,
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
