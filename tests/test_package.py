@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import resispec_sim
@@ -97,6 +99,39 @@ def test_help_answers_in_half_a_second():
 def test_version_is_in_the_changelog():
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert re.search(rf"^## {re.escape(resispec_sim.__version__)}\b", changelog, re.M)
+
+
+def blocks(language: str) -> list[str]:
+    """Return the code blocks of the README in a language ("" for those that name none)."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    return [text for named, text in found if named == language]
+
+
+def test_python_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # The arrays that the text calls the reader's own: two positions, four tokens.
+    rng = np.random.default_rng(0)
+    names = {
+        "rs": resispec_sim,
+        "target_logits": rng.normal(size=(2, 4)),
+        "draft_logits": rng.normal(size=(2, 4)),
+        "token_ids": np.array([0, 3]),
+    }
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["law"].output_probs == pytest.approx([0.4, 0.4, 0.2])
+    assert len(names["report"].frame) == 2 * 4
+    assert names["target_probs"].sum() == pytest.approx(1.0)
+
+
+def test_commands_of_the_readme_are_understood():
+    from resispec_sim.cli import app
+
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("resispec ")]
+    assert {command[1] for command in commands} == {"replay", "inspect", "record"}
+    for command in commands:
+        app.parse_args(command[1:], exit_on_error=False, print_error=False)
 
 
 def sources() -> list[Path]:
