@@ -28,7 +28,15 @@ TOLERANCE = 1e-10
 LOWEST_TIME = 1e-9
 """Below it no clock has rung, to within its square: that part of the sum is a geometric series."""
 
-HIGHEST_TIME = 1e300
+HIGHEST = 50.0
+"""Times end where the slowest rate outside has rung this often on average: exp(-50) is left."""
+
+RATE_UNIT = 2.0**200
+"""Rates are multiplied and times divided by it, exactly: subnormal rates need times above 1e308."""
+
+UNREACHED = 750.0
+"""No float64 is as small as exp(-750); beyond it the product of rate and time may overflow."""
+
 NEGLIGIBLE = 1e-18
 
 
@@ -90,11 +98,10 @@ def _integrate(
     q: np.ndarray, outside: np.ndarray, n_siblings: int, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The integral above for every prefix, with `step` and with twice the step; each (V,)."""
-    highest = 50.0 / max(outside[:-1].min(), 50.0 / HIGHEST_TIME)
-    lowest = math.log(LOWEST_TIME)
-    n_nodes = math.ceil((math.log(highest) - lowest) / step) + 1
-    times = np.exp(lowest + step * np.arange(n_nodes))
-    return _miss_probs(q, outside, times, n_siblings, step)
+    lowest, highest = math.log(LOWEST_TIME), math.log(HIGHEST) - math.log(outside[:-1].min())
+    n_nodes = math.ceil((highest - lowest) / step) + 1
+    times = np.exp(lowest - math.log(RATE_UNIT) + step * np.arange(n_nodes))
+    return _miss_probs(q * RATE_UNIT, outside * RATE_UNIT, times, n_siblings, step)
 
 
 @njit
@@ -122,21 +129,14 @@ def _miss_probs(q, outside, times, n_siblings, step):  # type: ignore[no-untyped
             few[0, i] *= still
             total += few[0, i]
             # survival to this time without a ring outside
-            term = times[i] * out * np.exp(-out * times[i]) * total
+            rings = times[i] * out
+            term = rings * np.exp(-rings) * total if rings < UNREACHED else 0.0
             if i % 2 == 0:
                 sum_even += term
             else:
                 sum_odd += term
         fine[x] = out * head_fine + step * (sum_even + sum_odd)
         coarse[x] = out * head_coarse + 2 * step * sum_even
-        if out > 0.0:
-            tail = 0.0
-            if live == n_nodes:
-                for k in range(n_siblings):
-                    tail += few[k, live - 1]
-                tail *= np.exp(-out * times[live - 1])
-            fine[x] += tail
-            coarse[x] += tail
         # few rings by a late time only get rarer as the prefix grows
         while live > 1:
             left = 0.0

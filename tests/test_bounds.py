@@ -1,0 +1,133 @@
+"""The optimal acceptance against a transport programme and enumeration, never against its own formula."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resispec_sim.engine.bounds import optimal_acceptance
+from resispec_sim.engine.oracle import enumerate_law
+from resispec_sim.engine.without_replacement import prob_all_in_prefix
+from resispec_sim.errors import DistributionError, InputError
+from resispec_sim.rules import ResiSpec, SpecInfer
+from tests.oracles import sibling_sets, transport_optimum
+from tests.strategies import EDGE_PAIRS, normalise, prob_pairs
+from tests.vectors import ROWS
+
+# what the linear programme's own tolerance allows
+LP_ERROR = 1e-8
+
+
+def floats(probs):
+    return np.array([float(mass) for mass in probs])
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_reference_values(row):
+    p, q = floats(row["p"]), floats(row["q"])
+    assert optimal_acceptance(p, q, row["n"]) == pytest.approx(float(row["opt_iid"]), abs=1e-14)
+    assert optimal_acceptance(p, q, row["n"], replacement=False) == pytest.approx(
+        float(row["opt_wor"]), abs=1e-11
+    )
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@given(pair=prob_pairs(max_vocab=6), n_siblings=st.integers(1, 4))
+def test_transport_programme(replacement, pair, n_siblings):
+    bound = optimal_acceptance(floats(pair[0]), floats(pair[1]), n_siblings, replacement)
+    assert bound == pytest.approx(transport_optimum(*pair, n_siblings, replacement), abs=LP_ERROR)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("pair", EDGE_PAIRS, ids=lambda pair: pair.name)
+def test_transport_programme_on_edge_pairs(replacement, pair):
+    _, target, draft = pair
+    for n_siblings in range(1, 5):
+        bound = optimal_acceptance(floats(target), floats(draft), n_siblings, replacement)
+        optimum = transport_optimum(target, draft, n_siblings, replacement)
+        assert bound == pytest.approx(optimum, abs=LP_ERROR)
+
+
+@given(pair=prob_pairs(max_vocab=7), n_siblings=st.integers(1, 5))
+def test_draws_without_replacement_by_enumeration(pair, n_siblings):
+    _, draft = pair
+    sets = sibling_sets(draft, n_siblings, replacement=False)
+    expected = [
+        float(sum(mass for members, mass in sets.items() if members <= set(range(length + 1))))
+        for length in range(len(draft))
+    ]
+    probs, error = prob_all_in_prefix(floats(draft), n_siblings)
+    assert error <= 1e-10
+    assert probs == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_large_vocabulary_without_replacement():
+    """Uniform draws: P(all n in H) is a ratio of binomials, known at any size."""
+    vocab_size, n_siblings = 50_000, 4
+    probs, error = prob_all_in_prefix(np.full(vocab_size, 1 / vocab_size), n_siblings)
+    length = np.arange(1, vocab_size + 1)
+    expected = np.prod([(length - i) / (vocab_size - i) for i in range(n_siblings)], axis=0)
+    assert error <= 1e-10
+    assert np.abs(probs - np.maximum(expected, 0)).max() < 1e-11
+
+
+@pytest.mark.parametrize("spread", [1.0, 8.0])
+def test_two_draws_over_many_scales(spread):
+    """n = 2 has a closed form: sum over ordered pairs of q_x q_y / (1 - q_x)."""
+    rng = np.random.default_rng(5)
+    q = np.exp(spread * rng.normal(size=2000))
+    q /= q.sum()
+    # pairs inside a prefix: q_x (q(H) - q_x) / (1 - q_x) over its members
+    odds = q / (1 - q)
+    expected = np.cumsum(odds) * np.cumsum(q) - np.cumsum(odds * q)
+    probs, _ = prob_all_in_prefix(q, 2)
+    assert probs == pytest.approx(expected, abs=1e-11)
+
+
+@given(pair=prob_pairs(max_vocab=5), n_siblings=st.integers(1, 3))
+def test_exact_rules_never_pass_the_optimum(pair, n_siblings):
+    bound = optimal_acceptance(floats(pair[0]), floats(pair[1]), n_siblings)
+    law = enumerate_law(SpecInfer(), *pair, n_siblings)
+    assert float(sum(law.accepted)) <= bound + 1e-14
+    if n_siblings == 1:
+        assert float(law.accepted[0]) == pytest.approx(bound, abs=1e-14)
+
+
+def test_resispec_passes_the_optimum_somewhere():
+    target, draft = normalise([1, 1, 2]), normalise([1, 1, 0])
+    law = enumerate_law(ResiSpec(), target, draft, 3)
+    # an exact rule accepts nothing outside the draft's support, which holds half of the target
+    assert optimal_acceptance(floats(target), floats(draft), 3) == 0.5
+    assert sum(law.accepted) == Fraction(7, 8)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@given(pair=prob_pairs(max_vocab=8))
+def test_more_siblings_never_hurt(replacement, pair):
+    p, q = map(floats, pair)
+    bounds = [optimal_acceptance(p, q, n, replacement) for n in range(1, 6)]
+    assert all(low <= high + 1e-10 for low, high in pairwise(bounds))
+    assert 0 <= bounds[0] == pytest.approx(np.minimum(p, q).sum(), abs=1e-10)
+    # the optimum without replacement is no smaller: repeated siblings waste a draw
+    if not replacement:
+        assert bounds[2] >= optimal_acceptance(p, q, 3) - 1e-10
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_batches(replacement):
+    rng = np.random.default_rng(3)
+    p, q = rng.dirichlet(np.full(20, 0.3), size=(2, 5))
+    rows = [optimal_acceptance(a, b, 3, replacement) for a, b in zip(p, q, strict=True)]
+    assert optimal_acceptance(p, q, 3, replacement) == pytest.approx(rows, abs=1e-15)
+
+
+def test_bad_arguments():
+    with pytest.raises(InputError, match="shape"):
+        optimal_acceptance([0.5, 0.5], [1.0], 2)
+    with pytest.raises(InputError, match="at least 1 sibling"):
+        optimal_acceptance([0.5, 0.5], [0.5, 0.5], 0)
+    with pytest.raises(DistributionError):
+        optimal_acceptance([0.5, 0.6], [0.5, 0.5], 2)
