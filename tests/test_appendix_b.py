@@ -21,7 +21,7 @@ def floats(probs):
 
 
 class FixedProxies(Rule):
-    """A rule that takes whatever proxies it was made with off the residual, in turn by token."""
+    """A rule whose proxy for each rejected token was fixed beforehand."""
 
     name = "fixed"
     exact = False
@@ -65,7 +65,6 @@ def test_random_proxies_pass_while_their_law_is_wrong():
     draft = normalise([1, 4, 1, 2, 4])
     worst = 0.0
     for _ in range(20):
-        # strictly below the target somewhere, so that a residual is left
         proxies = [
             normalise([int(weight) for weight in rng.integers(1, 50, size=5)]) for _ in draft
         ]

@@ -25,6 +25,7 @@ def floats(probs):
     return np.array([float(mass) for mass in probs])
 
 
+@pytest.mark.nojit
 @pytest.mark.parametrize("row", ROWS)
 def test_reference_values(row):
     p, q = floats(row["p"]), floats(row["q"])

@@ -13,7 +13,7 @@ from tests.oracles import residual_by_hand
 from tests.strategies import EDGE_PAIRS, prob_pairs
 
 FILLS = ("capacity", "water", "index")
-ALL_RULES = [SpecInfer(), *(ResiSpec(f, b) for f in FILLS for b in ("minimal", "clipped"))]
+ALL_RULES = [SpecInfer(), *map(ResiSpec, FILLS), ResiSpec("capacity", "clipped")]
 label = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.label)
 
 
