@@ -99,7 +99,11 @@ def _pool_rule(label: str, rows: pd.DataFrame, n_siblings: int, context: EalCont
             }
             for method, paths in rows.groupby("method", sort=True)["n_paths"]
         },
-        "notes": sorted({note for note in rows["notes"] if note}),
+        "notes": {
+            str(note): int(count)
+            for note, count in rows["notes"].value_counts().sort_index().items()
+            if note
+        },
         **decided,
     }
 
@@ -127,7 +131,9 @@ def _conditional(accepted: list[Figures]) -> list[Figures]:
     for mass in accepted:
         found.append(
             {
-                key: min(mass[key] / (1.0 - before[key]), 1.0) if before[key] < 1.0 else np.nan
+                key: float(np.clip(mass[key] / (1.0 - before[key]), 0.0, 1.0))
+                if before[key] < 1.0
+                else np.nan
                 for key in before
             }
         )

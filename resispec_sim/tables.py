@@ -1,6 +1,7 @@
 """Renders a report's pooled figures for a terminal: rules are columns, figures are rows."""
 
 import math
+import re
 from typing import Any
 
 from rich import box
@@ -12,6 +13,7 @@ from .config import REPLAY
 
 Figures = dict[str, Any]
 
+_RULES_PER_TABLE = 3
 _STYLES = {"exact": "bold green", "biased": "bold red", "undecided": "bold yellow"}
 
 
@@ -36,13 +38,16 @@ def render(summary: Figures) -> RenderableType:
             )
         )
     for group in summary["groups"]:
-        parts += [_group_table(group, summary), Text()]
+        every = group["rules"]
+        for start in range(0, len(every), _RULES_PER_TABLE):
+            rules = every[start : start + _RULES_PER_TABLE]
+            parts += [_group_table(group, rules, summary), Text()]
     parts += [Text(f"{mark} {note}", style="dim") for mark, note in _footnotes(summary)]
     return Group(*parts)
 
 
-def _group_table(group: Figures, summary: Figures) -> Table:
-    dump, rules = summary["dump"], group["rules"]
+def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Table:
+    dump = summary["dump"]
     table = Table(
         title=Text(
             f"{dump['name']}   T = {group['temperature']:g}   {group['siblings']} "
@@ -57,7 +62,9 @@ def _group_table(group: Figures, summary: Figures) -> Table:
     )
     table.add_column("", no_wrap=True)
     for figures in rules:
-        table.add_column(Text(figures["rule"]), justify="left", overflow="fold")
+        name = figures["rule"] if len(rules) < 3 else figures["rule"].replace("[", "\n[")
+        longest = max(map(len, name.split("\n")))
+        table.add_column(Text(name), justify="left", overflow="fold", min_width=longest)
 
     def row(name: str, cells: list[str | Text], **options: Any) -> None:
         table.add_row(Text(name), *[Text(c) if isinstance(c, str) else c for c in cells], **options)
@@ -116,9 +123,22 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
         notes.append(
             ("(!)", f"EAL leaves out {max(dropped)} positions whose stored target lacks the token.")
         )
-    for note in sorted({note for f in every for note in f["notes"]}):
-        notes.append(("(!)", note))
+    notes += [("(!)", note) for note in _alike(every)]
     return notes
+
+
+def _alike(every: list[Figures]) -> list[str]:
+    """Notes of single positions; those that differ in their numbers only are shown once."""
+    found: dict[str, tuple[str, int]] = {}
+    for figures in every:
+        for note, count in figures["notes"].items():
+            form = re.sub(r"\d[\d.,e+-]*", "#", note)
+            example, before = found.get(form, (note, 0))
+            found[form] = example, before + count
+    return [
+        example if count == 1 else f"{example} (one of {count} such notes)"
+        for example, count in found.values()
+    ]
 
 
 def _probability(value: Figures) -> str:
@@ -155,7 +175,7 @@ def _mean_max(value: Figures) -> str:
 def _bounded(value: float, low: float | None, high: float | None) -> str:
     if low is None or high is None or not high - low > 1e-12:
         return _small(value)
-    return f"{_small(low)}..{_small(high)}"
+    return _range(value, low, high) if high >= 1e-3 else f"{_small(low)}..{_small(high)}"
 
 
 def _small(value: float) -> str:
