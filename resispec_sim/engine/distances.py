@@ -58,11 +58,13 @@ def kl_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
     if missing <= 0.0:
         value = kl_divergence(certain, target)
         return np.array([value, value])
-    order = np.argsort(c / p)
+    with np.errstate(over="ignore"):
+        order = np.argsort(c / p)
     c, p = c[order], p[order]
     # raise the k lowest ratios to the level (their mass + missing) / (their target mass)
-    levels = (np.cumsum(c) + missing) / np.cumsum(p)
-    ratios = c / p
+    with np.errstate(over="ignore"):  # a subnormal target makes a level infinite, which is in order
+        levels = (np.cumsum(c) + missing) / np.cumsum(p)
+        ratios = c / p
     # the right k is the last one whose own ratio lies below the level of those before it
     inside = np.flatnonzero(ratios < levels)
     k = int(inside[-1]) + 1 if inside.size else c.size

@@ -6,4 +6,3 @@ No fastmath: laws are checked to 1e-12 and depend on the order of operations as 
 import numba
 
 njit = numba.njit(cache=True, nogil=True, error_model="numpy")
-inline = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")

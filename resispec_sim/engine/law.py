@@ -133,14 +133,20 @@ def exact_law(
     """
     chosen = parse_rule(rule, **options)
     target, draft = _check_pair(target_probs, draft_probs)
-    if isinstance(n_siblings, bool) or not isinstance(n_siblings, (int, np.integer)) or n_siblings < 1:
+    if (
+        isinstance(n_siblings, bool)
+        or not isinstance(n_siblings, (int, np.integer))
+        or n_siblings < 1
+    ):
         raise InputError(f"n_siblings is {n_siblings!r}; give a whole number of 1 or more")
     if method not in get_args(Method):
         raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
     if not max_paths > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
     if target.ndim == 1:
-        return _law_of_row(chosen, target, draft, int(n_siblings), method, by_token, max_paths, seed)
+        return _law_of_row(
+            chosen, target, draft, int(n_siblings), method, by_token, max_paths, seed
+        )
     rows = [
         _law_of_row(chosen, p, q, int(n_siblings), method, by_token, max_paths, _row_seed(seed, b))
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
@@ -234,7 +240,9 @@ def _stack(rows: list[Law]) -> Law:
             sampled = any(value is not None for value in values)
             k = rows[0].accepted.shape
             columns["stderr"] = (
-                np.stack([np.full(k, np.nan) if v is None else v for v in values]) if sampled else None
+                np.stack([np.full(k, np.nan) if v is None else v for v in values])
+                if sampled
+                else None
             )
         elif values[0] is None:
             columns[field.name] = None

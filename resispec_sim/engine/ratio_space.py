@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.jit import inline
+from resispec_sim.engine.jit import njit
 
 # A bucket is the exponent and the top six bits of the fraction of a float64: 64 buckets an octave.
 BUCKET_SHIFT = 46
@@ -47,8 +47,8 @@ def to_ratio_space(
     rho = np.full(p.shape, np.inf)
     with np.errstate(over="ignore"):
         np.divide(p, q, out=rho, where=q > 0)
-    # p/q may overflow for a subnormal q; such a token still comes before those that are never drafted.
-    np.minimum(rho, np.finfo(np.float64).max, out=rho, where=q > 0)
+    # Where p/q overflows, q is below 1e-308 p: such a token counts as never drafted.
+    q = np.where(np.isinf(rho), 0.0, q)
     order = np.argsort(rho, kind="stable")
     rho, p, q = rho[order], p[order], q[order]
     prefix_p = np.concatenate(([0.0], np.cumsum(p)))
@@ -72,7 +72,7 @@ def to_ratio_space(
     )
 
 
-@inline
+@njit
 def count_below(w, rho, bucket):
     """``k(w) = #{rho < w}`` for 0 < w <= 1: a bucket by the float's high bits, then bisection in it."""
     key = (np.float64(w).view(np.int64) >> BUCKET_SHIFT) - LOWEST_BUCKET

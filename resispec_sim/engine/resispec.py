@@ -15,6 +15,7 @@ from resispec_sim.rules.resispec import ResiSpec
 
 FIRST_THETA = 0.25
 THETA_STEP = 8.0
+SLACK = 4  # an exact walk may take this many times the budget before it is given up
 
 
 def resispec_outcome(
@@ -56,22 +57,30 @@ def resispec_outcome(
         )
     space = to_ratio_space(target_probs, draft_probs)
     first = first_rejection(rule, space)
+    outcome: Outcome | None = None
     if method == "sampled":
         outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)
     elif method == "exact":
         outcome = exact_outcome(rule, space, first, n_siblings)
-    elif method == "certified" or predict_path_steps(space, first.weight, n_siblings) > max_paths:
+    elif method == "auto":
+        if predict_path_steps(space, first.weight, n_siblings) <= max_paths:
+            outcome = exact_outcome(rule, space, first, n_siblings, SLACK * max_paths)
+    if outcome is None:
         outcome = certified_outcome(rule, space, first, n_siblings, max_paths)
-    else:
-        outcome = exact_outcome(rule, space, first, n_siblings)
     return _to_token_order(outcome, space, first.notes)
 
 
 def exact_outcome(
-    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int
-) -> Outcome:
-    """All paths, whatever their number."""
-    walked = run_walk(rule, space, first, n_siblings)
+    rule: ResiSpec,
+    space: RatioSpace,
+    first: FirstRejection,
+    n_siblings: int,
+    max_steps: float = np.inf,
+) -> Outcome | None:
+    """All paths, or None where they turn out to be more than `max_steps`."""
+    walked = run_walk(rule, space, first, n_siblings, max_steps=max_steps)
+    if not walked.complete:
+        return None
     law = walked.accepted_by_token.sum(axis=0) + walked.closed
     return Outcome(
         output_probs=check_mass(law, f"the law of {rule.label}"),

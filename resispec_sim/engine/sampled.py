@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.jit import njit
-from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
-from resispec_sim.engine.ratio_space import RatioSpace, count_below
-from resispec_sim.engine.result import Outcome
-from resispec_sim.engine.walk import (
+from resispec_sim.engine.closing import (
     clipped_mass,
     close_capacity,
     close_water,
     contains,
     shape_factor,
 )
+from resispec_sim.engine.jit import njit
+from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
+from resispec_sim.engine.ratio_space import RatioSpace, count_below
+from resispec_sim.engine.result import Outcome
 from resispec_sim.rules.resispec import ResiSpec
 
 N_BATCHES = 16
@@ -22,7 +22,12 @@ MAX_PREFIXES = 65_536
 
 
 def sampled_outcome(
-    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int, max_paths: int, seed: int
+    rule: ResiSpec,
+    space: RatioSpace,
+    first: FirstRejection,
+    n_siblings: int,
+    max_paths: int,
+    seed: int,
 ) -> Outcome:
     """Estimate a law from prefixes of ``n - 1`` rejected siblings drawn at random.
 
@@ -154,7 +159,10 @@ def walk_prefixes(
             mass = clipped_mass(wx, k, space, tok, nt)
             room = before - mass - (p[x] if fresh else 0.0)
             w[level], c[level], n_tok[level], new[level] = (
-                wx, shape_factor(room, numerator), nt, fresh,
+                wx,
+                shape_factor(room, numerator),
+                nt,
+                fresh,
             )
             accepted[level] += scale * mass
             acc_cnt[level, k] += scale

@@ -1,0 +1,223 @@
+"""Closing the last level of a path: the sums over its last rejected sibling, and their terms.
+
+Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a rejected token; `tokens`
+holds the rejected tokens of a path, the first `n_tokens` places of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resispec_sim.engine.jit import njit
+from resispec_sim.engine.ratio_space import count_below
+
+TINY = 1e-300
+
+
+@njit
+def clipped_mass(w, k, space, tokens, n_tokens):
+    """``G_E(w) = sum over y not in E of min(p_y, w q_y)``; absolute accuracy is all that is needed."""
+    mass = space.prefix_p[k] + w * space.suffix_q[k]
+    for i in range(n_tokens):
+        e = tokens[i]
+        mass -= min(space.p[e], w * space.q[e])
+    return max(mass, 0.0)
+
+
+@njit
+def shape_factor(room, numerator):
+    """``c`` of the capacity fill. Without room the two shapes it mixes are the same."""
+    if room <= TINY:
+        return 1.0
+    return min(numerator / room, 1.0)
+
+
+@njit
+def contains(tokens, n_tokens, x):
+    for i in range(n_tokens):
+        if tokens[i] == x:
+            return True
+    return False
+
+
+@njit
+def water_level(mass, space, tokens, n_tokens, k_start):
+    """Level ``tau`` with ``sum over y not in E of min(tau q, p) = mass``.
+
+    Returns ``(tau, k(tau), s)``; where the drafted tokens cannot hold the mass they are full
+    (``k`` = all of them) and the never-drafted ones get the share ``s`` of their ``p``.
+    """
+    p, q, rho = space.p, space.q, space.rho
+    n_drafted = space.n_drafted
+    held = space.prefix_p[n_drafted]
+    for i in range(n_tokens):
+        if tokens[i] < n_drafted:
+            held -= p[tokens[i]]
+    if mass >= held:
+        undrafted = space.prefix_p[p.size] - space.prefix_p[n_drafted]
+        share = 0.0 if undrafted <= 0.0 else min((mass - held) / undrafted, 1.0)
+        return 0.0, n_drafted, max(share, 0.0)
+    lo, hi, stride = k_start, n_drafted, 16
+    # tau is at least the path's weight: gallop from there, since it is usually near.
+    while lo < hi:
+        k = min(lo + stride, hi - 1) if stride > 0 else (lo + hi) >> 1
+        level = rho[k]
+        f = space.prefix_p[k] + level * space.suffix_q[k]
+        for i in range(n_tokens):
+            f -= min(p[tokens[i]], level * q[tokens[i]])
+        if f < mass:
+            lo = k + 1
+            stride *= 8
+        else:
+            hi = k
+            stride = 0
+    k = lo
+    below = space.prefix_p[k]
+    slope = space.suffix_q[k]
+    for i in range(n_tokens):
+        e = tokens[i]
+        if e < k:
+            below -= p[e]
+        else:
+            slope -= q[e]
+    if slope < 1e-3 * space.suffix_q[k]:
+        # Nearly all draft mass above k is rejected: the difference has no digits left, so sum anew.
+        slope = 0.0
+        for y in range(k, n_drafted):
+            if not contains(tokens, n_tokens, y):
+                slope += q[y]
+    if slope <= 0.0:
+        return 0.0, n_drafted, 0.0
+    return max(mass - below, 0.0) / slope, k, 0.0
+
+
+@njit
+def add_level(row, scale, mass, space, tokens, n_tokens, k_start, cnt, cw, point, tail):
+    """Add ``scale`` times the water-filled residual of a path of the given mass."""
+    tau, k, share = water_level(mass, space, tokens, n_tokens, k_start)
+    cnt[row, k] += scale
+    cw[row, k] += scale * tau
+    for i in range(n_tokens):
+        e = tokens[i]
+        if e < k:
+            point[row, e] -= scale * space.p[e]
+        elif e < space.n_drafted:
+            point[row, e] -= scale * tau * space.q[e]
+    tail[row] += scale * share
+
+
+@njit
+def close_capacity(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point):
+    """Last level of a path, fill capacity: all ways to reject the last sibling. Returns sum of 1 - c."""
+    p, q = space.p, space.q
+    n_zero = space.n_zero
+    rho_low = space.rho[n_zero] if n_zero < p.size else np.inf
+    q_rejected = 0.0
+    for i in range(n_tokens):
+        if tokens[i] >= n_zero:
+            q_rejected += q[tokens[i]]
+    q_open = space.suffix_q[n_zero] - q_rejected
+    spread = 0.0
+    low_c = 0.0
+    low_cw = 0.0
+    for x in range(k_end):
+        if contains(tokens, n_tokens, x):
+            continue
+        wx = w * q[x] - p[x]
+        if wx <= 0.0:
+            continue
+        if wx <= rho_low:
+            # Every token but those of p = 0 is clipped on the draft's side: no look-up.
+            own = q[x] if x >= n_zero else 0.0
+            clipped = wx * max(q_open - own, 0.0)
+            c = shape_factor(w - p[x] - clipped, w * (1.0 - q[x]))
+            low_c += c
+            low_cw += c * wx
+            point[0, x] -= scale * (c * wx * own + (1.0 - c) * p[x])
+        else:
+            k = count_below(wx, space.rho, space.bucket)
+            clipped = clipped_mass(wx, k, space, tokens, n_tokens) - min(p[x], wx * q[x])
+            c = shape_factor(w - p[x] - clipped, w * (1.0 - q[x]))
+            cnt[0, k] += scale * c
+            cw[0, k] += scale * c * wx
+            point[0, x] -= scale * (c * min(p[x], wx * q[x]) + (1.0 - c) * p[x])
+            for i in range(n_tokens):
+                e = tokens[i]
+                point[0, e] -= scale * c * min(p[e], wx * q[e])
+        spread += 1.0 - c
+    for r in range(n_tokens):
+        x = tokens[r]
+        wx = w * q[x]
+        if wx <= 0.0:
+            continue
+        k = count_below(wx, space.rho, space.bucket)
+        c = shape_factor(w - clipped_mass(wx, k, space, tokens, n_tokens), w * (1.0 - q[x]))
+        cnt[0, k] += scale * c
+        cw[0, k] += scale * c * wx
+        for i in range(n_tokens):
+            e = tokens[i]
+            point[0, e] -= scale * c * min(p[e], wx * q[e])
+        spread += 1.0 - c
+    cnt[0, n_zero] += scale * low_c
+    cw[0, n_zero] += scale * low_cw
+    for i in range(n_tokens):
+        e = tokens[i]
+        if e >= n_zero:
+            point[0, e] -= scale * low_cw * q[e]
+    return spread
+
+
+@njit
+def close_water(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point, tail):
+    """Last level of a path, fill water: the final residual of each is one level."""
+    p, q = space.p, space.q
+    for x in range(k_end):
+        if contains(tokens, n_tokens, x):
+            continue
+        wx = w * q[x] - p[x]
+        if wx <= 0.0:
+            continue
+        tokens[n_tokens] = x
+        k = count_below(wx, space.rho, space.bucket)
+        add_level(0, scale, wx, space, tokens, n_tokens + 1, k, cnt, cw, point, tail)
+    for r in range(n_tokens):
+        wx = w * q[tokens[r]]
+        if wx <= 0.0:
+            continue
+        k = count_below(wx, space.rho, space.bucket)
+        add_level(0, scale, wx, space, tokens, n_tokens, k, cnt, cw, point, tail)
+
+
+@njit
+def close_acceptance(space, w, k_end, tokens, n_tokens, scale, level, accepted, cnt, cw, point):
+    """Mass accepted of the sibling after the next, over all ways to reject the next one."""
+    p, q = space.p, space.q
+    total = 0.0
+    for x in range(k_end):
+        if contains(tokens, n_tokens, x):
+            continue
+        wx = w * q[x] - p[x]
+        if wx <= 0.0:
+            continue
+        k = count_below(wx, space.rho, space.bucket)
+        own = min(p[x], wx * q[x])
+        mass = clipped_mass(wx, k, space, tokens, n_tokens) - own
+        total += max(mass, 0.0)
+        cnt[level, k] += scale
+        cw[level, k] += scale * wx
+        point[level, x] -= scale * own
+        for i in range(n_tokens):
+            e = tokens[i]
+            point[level, e] -= scale * min(p[e], wx * q[e])
+    for r in range(n_tokens):
+        wx = w * q[tokens[r]]
+        if wx <= 0.0:
+            continue
+        k = count_below(wx, space.rho, space.bucket)
+        total += clipped_mass(wx, k, space, tokens, n_tokens)
+        cnt[level, k] += scale
+        cw[level, k] += scale * wx
+        for i in range(n_tokens):
+            e = tokens[i]
+            point[level, e] -= scale * min(p[e], wx * q[e])
+    accepted[level] += scale * total
