@@ -1,0 +1,173 @@
+"""A draft inside the target: the hidden state after one of its layers, read by the final norm and head.
+
+With a map, ``logits = head(A norm(h) + b)``, where ``(A, b)`` is the ridge regression of the final
+hidden state on ``norm(h)`` over a text. It costs one solve and no training, and more than doubles the
+overlap with the target on SmolLM2 (``sum min(p, q)`` .19 to .43 at layer 20).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError, ModelError
+from .models import LoadedModel, import_torch
+
+RIDGE = 0.1
+WINDOW = 512
+
+_NORM_NAMES = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+
+def parse_exit(draft: str) -> int | None:
+    """Layer of an early-exit draft, or None when `draft` names a model.
+
+    Raises
+    ------
+    InputError
+        If the text begins with ``exit:`` and no whole number follows.
+
+    Examples
+    --------
+    >>> parse_exit("exit:20"), parse_exit("smollm2")
+    (20, None)
+    """
+    if not draft.startswith("exit:"):
+        return None
+    match = re.fullmatch(r"exit:(\d+)", draft)
+    if match is None:
+        raise InputError(f"draft {draft!r}: an early exit is written exit:LAYER, such as exit:20")
+    return int(match[1])
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """The head of an early-exit draft.
+
+    Attributes
+    ----------
+    layer : int
+        Number of target layers that run before the exit.
+    norm, head : module
+        The target's own final norm and output embedding.
+    weight, bias : tensor or None
+        Map from the normed hidden state to the final hidden state, shapes (d, d) and (d,).
+    """
+
+    layer: int
+    norm: Any
+    head: Any
+    weight: Any = None
+    bias: Any = None
+
+    def logits(self, hidden: Any) -> Any:
+        """Draft logits (..., V) of hidden states (..., d) taken after `layer`."""
+        state = self.norm(hidden)
+        if self.weight is not None:
+            state = state @ self.weight + self.bias
+        return self.head(state)
+
+
+def early_exit(target: LoadedModel, layer: int) -> EarlyExit:
+    """Exit after `layer` without a map, after a check that the target has the structure for it.
+
+    Raises
+    ------
+    ModelError
+        If there is no such layer inside the model, or its logits are not head(norm(last state)).
+    """
+    torch, _ = import_torch()
+    model = target.model
+    n_layers = int(model.config.get_text_config().num_hidden_layers)
+    if not 1 <= layer < n_layers:
+        raise ModelError(
+            f"exit:{layer}: the target has {n_layers} layers, so an exit lies after layer 1 to {n_layers - 1}"
+        )
+    norm, head = _final_norm(model), model.get_output_embeddings()
+    outputs: list[Any] = []
+    hook = norm.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    try:
+        probe = torch.tensor([[0, 1]], device=target.device)
+        with torch.inference_mode():
+            result = model(input_ids=probe, output_hidden_states=True, use_cache=False)
+            # Models that scale or cap their logits, or norm elsewhere, would silently give another draft.
+            same = (
+                len(result.hidden_states) == n_layers + 1
+                and torch.equal(outputs[-1], result.hidden_states[-1])
+                and torch.allclose(head(result.hidden_states[-1]), result.logits, atol=1e-3)
+            )
+    finally:
+        hook.remove()
+    if not same:
+        raise ModelError(
+            f"{type(model).__name__}: its logits are not head(final norm(last hidden state)), so an "
+            "early exit is not defined; use a second model as draft"
+        )
+    return EarlyExit(layer, norm, head)
+
+
+def _final_norm(model: Any) -> Any:
+    base = model.base_model
+    for owner in (base, getattr(base, "decoder", None)):
+        for name in _NORM_NAMES:
+            norm = getattr(owner, name, None)
+            if norm is not None:
+                return norm
+    raise ModelError(
+        f"{type(model).__name__}: no final norm found (looked for {', '.join(_NORM_NAMES)}), so an "
+        "early exit is not defined; use a second model as draft"
+    )
+
+
+def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = RIDGE) -> EarlyExit:
+    """Fit the least-squares map of an exit on a text.
+
+    Parameters
+    ----------
+    target : LoadedModel
+    draft : EarlyExit
+        Exit whose map is replaced.
+    text : str
+        Fitting text; it is cut into windows of 512 tokens.
+    ridge : float
+        Penalty on the map in units of the mean square of a feature, summed over the text. The penalty
+        makes the system solvable however short the text is.
+
+    Returns
+    -------
+    EarlyExit
+        With `weight` and `bias` in the model's type; computed in float64.
+
+    Raises
+    ------
+    InputError
+        If the text has fewer than two tokens.
+    """
+    torch, _ = import_torch()
+    ids = target.tokenizer(text)["input_ids"]
+    if len(ids) < 2:
+        raise InputError(
+            f"the fitting text has {len(ids)} tokens; give at least two, better thousands"
+        )
+    gram: Any = 0.0
+    cross: Any = 0.0
+    with torch.inference_mode():
+        for start in range(0, len(ids), WINDOW):
+            window = torch.tensor([ids[start : start + WINDOW]], device=target.device)
+            states = target.model(
+                input_ids=window, output_hidden_states=True, use_cache=False
+            ).hidden_states
+            # The state of a window's first token is an outlier of huge norm (an attention sink).
+            skip = 1 if window.shape[1] > 1 else 0
+            x = draft.norm(states[draft.layer])[0, skip:].double()
+            y = states[-1][0, skip:].double()
+            x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+            gram = gram + x.T @ x
+            cross = cross + x.T @ y
+        penalty = ridge * gram.diagonal()[:-1].mean()
+        diagonal = penalty * torch.ones_like(gram.diagonal())
+        diagonal[-1] = 0.0
+        solution = torch.linalg.solve(gram + torch.diag(diagonal), cross)
+    dtype = draft.head.weight.dtype
+    return EarlyExit(
+        draft.layer, draft.norm, draft.head, solution[:-1].to(dtype), solution[-1].to(dtype)
+    )

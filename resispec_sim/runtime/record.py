@@ -1,0 +1,279 @@
+"""Recording a dump of kind ``chain`` from live models."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from ..dumps import Dump, open_dump
+from ..dumps.schema import Manifest, Prompt, StorageDtype, plan_dump
+from ..dumps.writer import DumpWriter
+from ..errors import InputError
+from ..probs import check_sampling
+from ..progress import position_progress
+from ..provenance import provenance
+from .early_exit import RIDGE, EarlyExit, early_exit, fit_map, parse_exit
+from .models import (
+    LoadedModel,
+    check_same_tokenizer,
+    import_torch,
+    load_model,
+    tokenizer_fingerprint,
+)
+from .sampling import SamplingSettings, record_batch
+
+BATCH_SIZE = 8
+NEW_TOKENS = 64
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """Read a prompt file.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``.jsonl``: one JSON object per line with the key ``prompt``, which may hold line breaks. Any
+        other name: plain text, one prompt per line. Empty lines are skipped.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, holds no prompt, or a line is not such an object.
+    """
+    path = Path(path)
+    prompts = []
+    for number, line in enumerate(_read_text(path, "prompt file").splitlines(), start=1):
+        if not line.strip():
+            continue
+        if path.suffix != ".jsonl":
+            prompts.append(line)
+            continue
+        try:
+            prompt = json.loads(line)["prompt"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f'{path}, line {number}: not an object {{"prompt": "..."}}') from error
+        if not isinstance(prompt, str):
+            raise InputError(f"{path}, line {number}: the prompt is {prompt!r}, not a text")
+        prompts.append(prompt)
+    if not prompts:
+        raise InputError(f"{path} holds no prompts; write one per line")
+    return prompts
+
+
+def record(
+    target: str,
+    draft: str,
+    prompts: str | Path | Sequence[str],
+    *,
+    out: str | Path,
+    new_tokens: int = NEW_TOKENS,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    dtype: StorageDtype = "float16",
+    fit_text: str | Path | None = None,
+    batch_size: int = BATCH_SIZE,
+    device: str = "cpu",
+    torch_dtype: str = "float32",
+    progress: bool = False,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Dump:
+    """Sample from the target and record both models' logits at every position.
+
+    Sampling ignores end-of-text tokens: every prompt gets exactly `new_tokens` positions, so the plan is
+    known before the first of them. Calling it again after an interruption records the missing shards and
+    ends in the same bytes, on the same machine with the same libraries.
+
+    Parameters
+    ----------
+    target : str
+        Hub name, folder, GGUF file, or the alias ``smollm2``.
+    draft : str
+        The same, or ``exit:LAYER`` for an early exit of the target.
+    prompts : str, Path or sequence of str
+        Prompt file (see `read_prompts`), or the texts themselves.
+    out : str or Path
+        Folder of the dump.
+    new_tokens : int
+        Positions per prompt.
+    temperature, top_k, top_p, seed
+        How the target is sampled; see `resispec_sim.probs.logits_to_probs`.
+    dtype : {"float16", "bfloat16", "float32"}
+        Storage of the logits; tokens are drawn from the stored rows.
+    fit_text : str or Path, optional
+        Text file on which the least-squares map of an early exit is fitted. Without it the exit is
+        read by the final norm and head alone, and agrees far less with the target.
+    batch_size : int
+        Prompts per forward pass, which are also the prompts of one shard at most.
+    device : str
+        ``cpu``, ``cuda``, ``cuda:1``.
+    torch_dtype : {"float32", "float16", "bfloat16"}
+        Precision of the forward passes.
+    progress : bool
+        Show a progress bar on stderr.
+    say : callable
+        Receives one line per thing a user should know: notes on the models, the fit, resumed shards.
+
+    Returns
+    -------
+    Dump
+
+    Raises
+    ------
+    ModelError
+        A model that cannot be loaded or used; the message names the remedy.
+    VocabularyError
+        Target and draft with different tokenizers.
+    InputError
+        A setting out of range, an empty prompt, or a prompt that leaves no room in the context window.
+    ManifestError, DumpError
+        A folder that holds another recording.
+    """
+    check_sampling(temperature, top_k, top_p)
+    _check_counts(new_tokens, batch_size, seed)
+    exit_layer = parse_exit(draft)
+    if exit_layer is None and fit_text is not None:
+        raise InputError(
+            f"a fitting text belongs to an early-exit draft, not to the model {draft!r}"
+        )
+    texts = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
+    text = None if fit_text is None else _read_text(Path(fit_text), "fitting text")
+
+    import_torch()
+    target_model = load_model(target, device=device, torch_dtype=torch_dtype)
+    _say_note(say, "target", target_model)
+    draft_model: LoadedModel | EarlyExit
+    if exit_layer is None:
+        draft_model = load_model(draft, device=device, torch_dtype=torch_dtype)
+        _say_note(say, "draft", draft_model)
+        check_same_tokenizer(target_model.tokenizer, draft_model.tokenizer, texts)
+        draft_identity, draft_size = _identity(draft_model), draft_model.vocab_size
+    else:
+        draft_model = early_exit(target_model, exit_layer)
+        draft_identity = _exit_identity(target_model, exit_layer, text)
+        draft_size = target_model.vocab_size
+    prompt_ids = _tokenize(target_model, texts, new_tokens)
+
+    plan = plan_dump(
+        prompts=[Prompt(t, ids) for t, ids in zip(texts, prompt_ids, strict=True)],
+        new_tokens=new_tokens,
+        target_vocab_size=target_model.vocab_size,
+        draft_vocab_size=draft_size,
+        target=_identity(target_model),
+        draft=draft_identity,
+        tokenizer=tokenizer_fingerprint(target_model.tokenizer),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        dtype=dtype,
+        prompts_per_shard=batch_size,
+        provenance=provenance(
+            batch_size=batch_size,
+            device=device.split(":")[0],
+            torch_dtype=torch_dtype,
+            end_of_text="ignored",
+        ),
+    )
+    writer = DumpWriter(out, plan)
+    missing = writer.missing()
+    if len(missing) < len(plan.shards):
+        say(f"{len(plan.shards) - len(missing)} of {len(plan.shards)} shards are already recorded")
+    if missing and isinstance(draft_model, EarlyExit) and text is not None:
+        draft_model = fit_map(target_model, draft_model, text)
+    settings = SamplingSettings(new_tokens, temperature, top_k, top_p, seed, dtype)
+    _record_shards(writer, missing, target_model, draft_model, prompt_ids, settings, progress)
+    writer.finish()
+    return open_dump(out)
+
+
+def _record_shards(
+    writer: DumpWriter,
+    missing: Sequence[int],
+    target: LoadedModel,
+    draft: LoadedModel | EarlyExit,
+    prompt_ids: Sequence[Sequence[int]],
+    settings: SamplingSettings,
+    progress: bool,
+) -> None:
+    plan: Manifest = writer.manifest
+    total = sum(sum(plan.shards[i].n_positions) for i in missing)
+    bar = position_progress(total, "record") if progress and total else nullcontext(lambda: None)
+    with bar as advance:
+        for shard_idx in missing:
+            idxs = plan.shards[shard_idx].prompt_idxs
+            rows = record_batch(
+                target, draft, [prompt_ids[i] for i in idxs], idxs, settings, advance
+            )
+            writer.write_shard(
+                shard_idx,
+                zip(rows.token_ids, rows.target_logits, rows.draft_logits, strict=True),
+            )
+
+
+def _check_counts(new_tokens: int, batch_size: int, seed: int) -> None:
+    for name, value, least in (
+        ("new_tokens", new_tokens, 1),
+        ("batch_size", batch_size, 1),
+        ("seed", seed, 0),
+    ):
+        if value < least:
+            raise InputError(f"{name} must be at least {least}, got {value}")
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the {what} cannot be read as UTF-8 text ({error})") from error
+
+
+def _tokenize(target: LoadedModel, texts: Sequence[str], new_tokens: int) -> list[list[int]]:
+    limit = getattr(target.model.config.get_text_config(), "max_position_embeddings", None)
+    prompt_ids = []
+    for prompt_idx, text in enumerate(texts):
+        ids = [int(i) for i in target.tokenizer(text)["input_ids"]]
+        if not ids:
+            raise InputError(f"prompt {prompt_idx}, {text!r}, has no tokens")
+        if limit is not None and len(ids) + new_tokens > limit:
+            raise InputError(
+                f"prompt {prompt_idx}: {len(ids)} tokens and {new_tokens} new ones exceed the target's "
+                f"context of {limit}; shorten the prompt or ask for fewer new tokens"
+            )
+        prompt_ids.append(ids)
+    return prompt_ids
+
+
+def _identity(model: LoadedModel) -> dict[str, str]:
+    fields = {
+        "name": model.source.identity,
+        "architecture": type(model.model).__name__,
+        "sha256" if model.source.local_files else "revision": model.fingerprint,
+        "note": model.source.note,
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def _exit_identity(target: LoadedModel, layer: int, text: str | None) -> dict[str, str]:
+    fields = {
+        "name": f"exit:{layer} of {target.source.identity}",
+        "map": "none: final norm and head only",
+    }
+    if text is not None:
+        fields["map"] = (
+            f"least squares to the final hidden state, ridge {RIDGE:g}, fitted on "
+            f"{len(target.tokenizer(text)['input_ids'])} tokens"
+        )
+        fields["fit_text_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    return fields
+
+
+def _say_note(say: Callable[[str], None], role: str, model: LoadedModel) -> None:
+    note = f": {model.source.note}" if model.source.note else ""
+    say(f"{role} {model.source.identity}{note}")
