@@ -29,6 +29,7 @@ app = App(
     name="resispec",
     help="Exact output laws of speculative-decoding verification rules, from recorded logits.",
     version=__version__,
+    help_format="plaintext",  # rendering markdown would cost a fifth of a second
 )
 
 
@@ -59,23 +60,23 @@ def replay(
     dump : str
         Folder of a dump, or the name of a shipped one.
     rules : str
-        Comma list, with options: ``specinfer,resispec:fill=water``.
+        Comma list, with options: specinfer,resispec:fill=water.
     siblings : str
         Candidates per position in the per-position figures; a comma list makes one table each.
     temperature : str, optional
         Comma list. Default: the temperature that the dump was sampled at.
     tree : str
-        Tree of the expected accepted length; ``d5b3`` has 4 drafted levels and 3 children per node.
+        Tree of the expected accepted length; d5b3 has 4 drafted levels and 3 children per node.
     positions : str, optional
-        ``A:B`` replays positions A to B - 1 only.
+        A:B replays positions A to B - 1 only.
     top_k : int, optional
         Default: the dump's own; 0 turns it off.
     top_p : float, optional
         Default: the dump's own; 1 turns it off.
     method : str
-        ``auto`` chooses by the predicted number of paths.
+        auto chooses by the predicted number of paths.
     max_paths : int
-        Paths per position up to which ``auto`` walks all of them.
+        Paths per position up to which auto walks all of them.
     seed : int
         Seed of everything random.
     jobs : int
@@ -83,7 +84,7 @@ def replay(
     json_output : bool
         Print JSON instead of tables.
     out : Path, optional
-        Folder for ``summary.json``, ``positions.csv`` and ``provenance.json``.
+        Folder for summary.json, positions.csv and provenance.json.
     """
     counts = _numbers("--siblings", siblings, int)
     heat = None if temperature is None else _numbers("--temperature", temperature, float)
@@ -166,11 +167,11 @@ def record(
     Parameters
     ----------
     target : str
-        Hub name, local folder or GGUF file of a causal language model, or ``smollm2``.
+        Hub name, local folder or GGUF file of a causal language model, or smollm2.
     draft : str
-        A second model with the same tokenizer, or ``exit:N``: the target's own head on its layer N.
+        A second model with the same tokenizer, or exit:N: the target's own head on its layer N.
     prompts : Path
-        One prompt per line; ``.jsonl``: objects with the key ``prompt``.
+        One prompt per line; .jsonl: objects with the key prompt.
     out : Path
         Folder of the dump.
     new_tokens : int
@@ -188,9 +189,9 @@ def record(
     torch_dtype : str
         Precision in which the models run.
     fit_text : Path, optional
-        Text on which the map of an ``exit:N`` draft is fitted by least squares.
+        Text on which the map of an exit:N draft is fitted by least squares.
     device : str
-        ``cpu``, ``cuda``, ``cuda:1``.
+        cpu, cuda, cuda:1.
     batch_size : int
         Prompts that are sampled together.
     """

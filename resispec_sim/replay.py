@@ -85,8 +85,14 @@ def replay(
 
     Examples
     --------
-    >>> report = replay("smollm2-t1.0", siblings=2, positions="0:4")  # doctest: +SKIP
-    >>> report.frame[["rule", "tv"]]  # doctest: +SKIP
+    >>> import tempfile
+    >>> from resispec_sim.dumps import write_dump
+    >>> target, draft, token_ids = [[0.0, 1.0, 2.0]] * 2, [[1.0, 0.0, 0.0]] * 2, [2, 1]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with write_dump(folder, [target], [draft], [token_ids]) as dump:
+    ...         report = replay(dump, siblings=2, tree="d2b2")
+    >>> [(figures["rule"], figures["verdict"]) for figures in report.summary["groups"][0]["rules"]]
+    [('specinfer', 'exact'), ('resispec[capacity,minimal]', 'biased')]
     """
     plan = Plan(
         rules=_as_rules(rules),
