@@ -511,6 +511,7 @@ def test_a_shard_that_is_not_whole_is_recorded_again(tmp_path, damage):
 def test_a_finished_recording_run_again_changes_nothing(tmp_path):
     record(tmp_path, make_plan())
     before = files_of(tmp_path)
+    assert sorted(before) == ["manifest.json", *(f"shard-0000{i}.safetensors" for i in range(3))]
     assert record(tmp_path, make_plan()) == []
     assert files_of(tmp_path) == before
 

@@ -173,7 +173,6 @@ class DumpWriter:
         _write_atomically(self.path / MANIFEST_NAME, [encode_manifest(self.manifest)])
         for shard in shards:
             _sidecar(self.path / shard.file).unlink(missing_ok=True)
-            _temporary(self.path / shard.file).unlink(missing_ok=True)
         self.log("finished")
         return self.manifest
 
