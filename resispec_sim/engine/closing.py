@@ -186,38 +186,3 @@ def close_water(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point, tail):
             continue
         k = count_below(wx, space.rho, space.bucket)
         add_level(0, scale, wx, space, tokens, n_tokens, k, cnt, cw, point, tail)
-
-
-@njit
-def close_acceptance(space, w, k_end, tokens, n_tokens, scale, level, accepted, cnt, cw, point):
-    """Mass accepted of the sibling after the next, over all ways to reject the next one."""
-    p, q = space.p, space.q
-    total = 0.0
-    for x in range(k_end):
-        if contains(tokens, n_tokens, x):
-            continue
-        wx = w * q[x] - p[x]
-        if wx <= 0.0:
-            continue
-        k = count_below(wx, space.rho, space.bucket)
-        own = min(p[x], wx * q[x])
-        mass = clipped_mass(wx, k, space, tokens, n_tokens) - own
-        total += max(mass, 0.0)
-        cnt[level, k] += scale
-        cw[level, k] += scale * wx
-        point[level, x] -= scale * own
-        for i in range(n_tokens):
-            e = tokens[i]
-            point[level, e] -= scale * min(p[e], wx * q[e])
-    for r in range(n_tokens):
-        wx = w * q[tokens[r]]
-        if wx <= 0.0:
-            continue
-        k = count_below(wx, space.rho, space.bucket)
-        total += clipped_mass(wx, k, space, tokens, n_tokens)
-        cnt[level, k] += scale
-        cw[level, k] += scale * wx
-        for i in range(n_tokens):
-            e = tokens[i]
-            point[level, e] -= scale * min(p[e], wx * q[e])
-    accepted[level] += scale * total

@@ -16,13 +16,13 @@ import numpy as np
 from resispec_sim.engine.closing import (
     add_level,
     clipped_mass,
-    close_acceptance,
     close_capacity,
     close_water,
     contains,
     shape_factor,
 )
 from resispec_sim.engine.jit import njit
+from resispec_sim.engine.pairs import close_acceptance, close_pairs
 from resispec_sim.engine.ratio_space import count_below
 
 VISIT_COST = 8  # path-steps that opening a state costs, measured against one step of a closed level
@@ -133,6 +133,31 @@ def walk(
                             add_level(1, scale, wj, space, tok, nt, k, cnt, cw, point, tail)
                         else:
                             spread1[level] = 1.0
+                elif want_law and level == n - 2:
+                    done = True
+                    spread0[level], spread1[level], visited = close_pairs(
+                        space,
+                        wj,
+                        k,
+                        tok,
+                        nt,
+                        scale,
+                        level + 1,
+                        theta,
+                        water,
+                        accepted,
+                        lost,
+                        acc_cnt,
+                        acc_cw,
+                        acc_point,
+                        cnt,
+                        cw,
+                        point,
+                        tail,
+                    )
+                    steps += visited
+                    if steps > max_steps:
+                        return steps, base0, base1, False
                 elif level == last:
                     done = True
                     steps += k + nt
