@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from ..config import RECORD
 from ..dumps import Dump, open_dump
 from ..dumps.schema import Manifest, Prompt, StorageDtype, plan_dump
 from ..dumps.writer import DumpWriter
@@ -22,9 +23,6 @@ from .models import (
     tokenizer_fingerprint,
 )
 from .sampling import SamplingSettings, record_batch
-
-BATCH_SIZE = 8
-NEW_TOKENS = 64
 
 
 def read_prompts(path: str | Path) -> list[str]:
@@ -71,16 +69,16 @@ def record(
     prompts: str | Path | Sequence[str],
     *,
     out: str | Path,
-    new_tokens: int = NEW_TOKENS,
-    temperature: float = 1.0,
+    new_tokens: int = RECORD.new_tokens,
+    temperature: float = RECORD.temperature,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: int = 0,
-    dtype: StorageDtype = "float16",
+    seed: int = RECORD.seed,
+    dtype: StorageDtype = RECORD.dtype,
     fit_text: str | Path | None = None,
-    batch_size: int = BATCH_SIZE,
-    device: str = "cpu",
-    torch_dtype: str = "float32",
+    batch_size: int = RECORD.batch_size,
+    device: str = RECORD.device,
+    torch_dtype: str = RECORD.torch_dtype,
     progress: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Dump:

@@ -1,0 +1,46 @@
+"""Tiny random Llama models with a byte-level tokenizer, built in a folder; no network."""
+
+import json
+from pathlib import Path
+
+TEXTS = ["the cat sat", "a much longer prompt about the weather", "to be", "one, two, three", "x"]
+
+
+def save_tokenizer(folder: Path, *, shift: int = 0) -> None:
+    """Byte-level tokenizer of 256 tokens and two specials; `shift` permutes the ids."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = alphabet[shift:] + alphabet[:shift]
+    vocabulary = {"<s>": 0, "</s>": 1, **{c: i + 2 for i, c in enumerate(alphabet)}}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(folder)
+
+
+def save_model(folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0) -> Path:
+    """Random Llama of 4 layers and width 32, with logits spread enough to sample from."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(seed)
+    folder.mkdir(parents=True)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    save_tokenizer(folder, shift=shift)
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == vocab_size
+    return folder
