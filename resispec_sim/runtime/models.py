@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -273,7 +274,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
-def check_same_tokenizer(target: Any, draft: Any, texts: list[str] | None = None) -> None:
+def check_same_tokenizer(target: Any, draft: Any, texts: Sequence[str] | None = None) -> None:
     """Refuse a pair whose token ids do not mean the same text.
 
     Padded logits of unequal width are fine; what counts is the tokenizers.
@@ -282,7 +283,7 @@ def check_same_tokenizer(target: Any, draft: Any, texts: list[str] | None = None
     ----------
     target, draft : object
         Tokenizers.
-    texts : list of str, optional
+    texts : sequence of str, optional
         Texts that both must also split into the same ids, since equal vocabularies may carry
         different merge rules.
 

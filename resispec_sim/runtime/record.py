@@ -2,13 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..config import RECORD
 from ..dumps import Dump, open_dump
-from ..dumps.schema import Manifest, Prompt, StorageDtype, plan_dump
+from ..dumps.schema import (
+    MANIFEST_NAME,
+    Manifest,
+    Prompt,
+    StorageDtype,
+    plan_dump,
+    read_manifest,
+)
 from ..dumps.writer import DumpWriter
 from ..errors import InputError
 from ..probs import check_sampling
@@ -142,8 +149,40 @@ def record(
         )
     texts = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
     text = None if fit_text is None else _read_text(Path(fit_text), "fitting text")
+    settings = SamplingSettings(new_tokens, temperature, top_k, top_p, seed, dtype)
+    with _threads(Path(out)) as n_threads:
+        return _record(
+            target,
+            draft,
+            texts,
+            text,
+            exit_layer,
+            Path(out),
+            settings,
+            batch_size,
+            device,
+            torch_dtype,
+            n_threads,
+            progress,
+            say,
+        )
 
-    import_torch()
+
+def _record(
+    target: str,
+    draft: str,
+    texts: Sequence[str],
+    text: str | None,
+    exit_layer: int | None,
+    out: Path,
+    settings: SamplingSettings,
+    batch_size: int,
+    device: str,
+    torch_dtype: str,
+    n_threads: int,
+    progress: bool,
+    say: Callable[[str], None],
+) -> Dump:
     target_model = load_model(target, device=device, torch_dtype=torch_dtype)
     _say_note(say, "target", target_model)
     draft_model: LoadedModel | EarlyExit
@@ -156,26 +195,27 @@ def record(
         draft_model = early_exit(target_model, exit_layer)
         draft_identity = _exit_identity(target_model, exit_layer, text)
         draft_size = target_model.vocab_size
-    prompt_ids = _tokenize(target_model, texts, new_tokens)
+    prompt_ids = _tokenize(target_model, texts, settings.new_tokens)
 
     plan = plan_dump(
         prompts=[Prompt(t, ids) for t, ids in zip(texts, prompt_ids, strict=True)],
-        new_tokens=new_tokens,
+        new_tokens=settings.new_tokens,
         target_vocab_size=target_model.vocab_size,
         draft_vocab_size=draft_size,
         target=_identity(target_model),
         draft=draft_identity,
         tokenizer=tokenizer_fingerprint(target_model.tokenizer),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        dtype=dtype,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=settings.seed,
+        dtype=settings.dtype,
         prompts_per_shard=batch_size,
         provenance=provenance(
             batch_size=batch_size,
             device=device.split(":")[0],
             torch_dtype=torch_dtype,
+            cpu_threads=n_threads,
             end_of_text="ignored",
         ),
     )
@@ -185,10 +225,27 @@ def record(
         say(f"{len(plan.shards) - len(missing)} of {len(plan.shards)} shards are already recorded")
     if missing and isinstance(draft_model, EarlyExit) and text is not None:
         draft_model = fit_map(target_model, draft_model, text)
-    settings = SamplingSettings(new_tokens, temperature, top_k, top_p, seed, dtype)
     _record_shards(writer, missing, target_model, draft_model, prompt_ids, settings, progress)
     writer.finish()
     return open_dump(out)
+
+
+@contextmanager
+def _threads(out: Path) -> Iterator[int]:
+    """Run torch with the thread count that a recording in `out` was begun with, or the present one.
+
+    Sums are split by thread, so another count would change last bits between the shards of one dump.
+    """
+    torch, _ = import_torch()
+    before = int(torch.get_num_threads())
+    n_threads = before
+    if (out / MANIFEST_NAME).exists():
+        n_threads = read_manifest(out).provenance.get("parameters", {}).get("cpu_threads", before)
+    torch.set_num_threads(n_threads)
+    try:
+        yield n_threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def _record_shards(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dumps.schema import StorageDtype
 from ..dumps.storage import decode_rows, encode_rows
 from ..errors import VocabularyError
 from ..probs import logits_to_probs
@@ -28,7 +29,7 @@ class SamplingSettings:
     top_k: int | None
     top_p: float | None
     seed: int
-    dtype: str
+    dtype: StorageDtype
 
 
 @dataclass(frozen=True)
