@@ -10,6 +10,7 @@ import numpy as np
 
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_space import count_below
+from resispec_sim.engine.terms import add_exactly
 
 TINY = 1e-300
 
@@ -41,20 +42,48 @@ def contains(tokens, n_tokens, x):
 
 
 @njit
+def prefix_off(k, space, tokens, n_tokens):
+    """Sum of p before index k, rejected tokens left out, with a relative error of rounding.
+
+    The plain difference has the error of the whole sum, which a million light paths would add up.
+    """
+    total = space.prefix_p[k]
+    error = space.prefix_p_low[k]
+    for i in range(n_tokens):
+        e = tokens[i]
+        if e < k:
+            rest = total - space.p[e]
+            error += (total - rest) - space.p[e]
+            total = rest
+    return total + error
+
+
+@njit
+def suffix_off(k, space, tokens, n_tokens):
+    """Sum of q from index k on, rejected tokens left out; see `prefix_off`."""
+    total = space.suffix_q[k]
+    error = space.suffix_q_low[k]
+    for i in range(n_tokens):
+        e = tokens[i]
+        if e >= k:
+            rest = total - space.q[e]
+            error += (total - rest) - space.q[e]
+            total = rest
+    return total + error
+
+
+@njit
 def water_level(mass, space, tokens, n_tokens, k_start):
     """Level ``tau`` with ``sum over y not in E of min(tau q, p) = mass``.
 
     Returns ``(tau, k(tau), s)``; where the drafted tokens cannot hold the mass they are full
     (``k`` = all of them) and the never-drafted ones get the share ``s`` of their ``p``.
     """
-    p, q, rho = space.p, space.q, space.rho
+    q, rho = space.q, space.rho
     n_drafted = space.n_drafted
-    held = space.prefix_p[n_drafted]
-    for i in range(n_tokens):
-        if tokens[i] < n_drafted:
-            held -= p[tokens[i]]
+    held = prefix_off(n_drafted, space, tokens, n_tokens)
     if mass >= held:
-        undrafted = space.prefix_p[p.size] - space.prefix_p[n_drafted]
+        undrafted = space.prefix_p[q.size] - space.prefix_p[n_drafted]
         share = 0.0 if undrafted <= 0.0 else min((mass - held) / undrafted, 1.0)
         return 0.0, n_drafted, max(share, 0.0)
     lo, hi, stride = k_start, n_drafted, 16
@@ -62,25 +91,18 @@ def water_level(mass, space, tokens, n_tokens, k_start):
     while lo < hi:
         k = min(lo + stride, hi - 1) if stride > 0 else (lo + hi) >> 1
         level = rho[k]
-        f = space.prefix_p[k] + level * space.suffix_q[k]
-        for i in range(n_tokens):
-            f -= min(p[tokens[i]], level * q[tokens[i]])
-        if f < mass:
+        held = prefix_off(k, space, tokens, n_tokens)
+        held += level * suffix_off(k, space, tokens, n_tokens)
+        if held < mass:
             lo = k + 1
             stride *= 8
         else:
             hi = k
             stride = 0
     k = lo
-    below = space.prefix_p[k]
-    slope = space.suffix_q[k]
-    for i in range(n_tokens):
-        e = tokens[i]
-        if e < k:
-            below -= p[e]
-        else:
-            slope -= q[e]
-    if slope < 1e-3 * space.suffix_q[k]:
+    below = prefix_off(k, space, tokens, n_tokens)
+    slope = suffix_off(k, space, tokens, n_tokens)
+    if slope < 1e-6 * space.suffix_q[k]:
         # Nearly all draft mass above k is rejected: the difference has no digits left, so sum anew.
         slope = 0.0
         for y in range(k, n_drafted):
@@ -92,22 +114,26 @@ def water_level(mass, space, tokens, n_tokens, k_start):
 
 
 @njit
-def add_level(row, scale, mass, space, tokens, n_tokens, k_start, cnt, cw, point, tail):
-    """Add ``scale`` times the water-filled residual of a path of the given mass."""
+def add_level(row, scale, mass, space, tokens, n_tokens, k_start, terms):
+    """Add ``scale`` times the water-filled residual of a path of the given mass.
+
+    A level can be high where little draft mass is left, and a rejected token would then hold much
+    more than the path's mass: what is added and left out over a million paths must cancel exactly.
+    """
     tau, k, share = water_level(mass, space, tokens, n_tokens, k_start)
-    cnt[row, k] += scale
-    cw[row, k] += scale * tau
+    terms.cnt[row, k] += scale
+    add_exactly(terms.cw, terms.cw_low, row, k, scale * tau)
     for i in range(n_tokens):
         e = tokens[i]
         if e < k:
-            point[row, e] -= scale * space.p[e]
-        elif e < space.n_drafted:
-            point[row, e] -= scale * tau * space.q[e]
-    tail[row] += scale * share
+            terms.full[row, e] += scale
+        else:
+            add_exactly(terms.full_w, terms.full_w_low, row, e, scale * tau)
+    terms.tail[row] += scale * share
 
 
 @njit
-def close_capacity(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point):
+def close_capacity(space, w, k_end, tokens, n_tokens, scale, terms):
     """Last level of a path, fill capacity: all ways to reject the last sibling. Returns sum of 1 - c."""
     p, q = space.p, space.q
     n_zero = space.n_zero
@@ -117,6 +143,7 @@ def close_capacity(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point):
         if tokens[i] >= n_zero:
             q_rejected += q[tokens[i]]
     q_open = space.suffix_q[n_zero] - q_rejected
+    cnt, cw, point = terms.cnt, terms.cw, terms.point
     spread = 0.0
     low_c = 0.0
     low_cw = 0.0
@@ -168,7 +195,7 @@ def close_capacity(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point):
 
 
 @njit
-def close_water(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point, tail):
+def close_water(space, w, k_end, tokens, n_tokens, scale, terms):
     """Last level of a path, fill water: the final residual of each is one level."""
     p, q = space.p, space.q
     for x in range(k_end):
@@ -179,10 +206,10 @@ def close_water(space, w, k_end, tokens, n_tokens, scale, cnt, cw, point, tail):
             continue
         tokens[n_tokens] = x
         k = count_below(wx, space.rho, space.bucket)
-        add_level(0, scale, wx, space, tokens, n_tokens + 1, k, cnt, cw, point, tail)
+        add_level(0, scale, wx, space, tokens, n_tokens + 1, k, terms)
     for r in range(n_tokens):
         wx = w * q[tokens[r]]
         if wx <= 0.0:
             continue
         k = count_below(wx, space.rho, space.bucket)
-        add_level(0, scale, wx, space, tokens, n_tokens, k, cnt, cw, point, tail)
+        add_level(0, scale, wx, space, tokens, n_tokens, k, terms)

@@ -21,6 +21,7 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_space import count_below
+from resispec_sim.engine.terms import add_exactly
 
 HEAVY_COST = 4  # path-steps that a state with a look-up costs, against one without
 
@@ -41,10 +42,7 @@ def close_pairs(
     acc_cnt,
     acc_cw,
     acc_point,
-    cnt,
-    cw,
-    point,
-    tail,
+    terms,
 ):
     """Walk all children of a state two levels from the end, and close each.
 
@@ -53,12 +51,13 @@ def close_pairs(
     hangs below, of the closed and of the cut paths.
     """
     p, q = space.p, space.q
+    cnt, cw, point = terms.cnt, terms.cw, terms.point
     rho_low = space.rho[0] if space.n_zero == 0 else 0.0
     q_open = space.suffix_q[0]
     for i in range(n_tokens):
         q_open -= q[tokens[i]]
     low_n, low_w, low_mass = 0.0, 0.0, 0.0
-    low_c, low_cw, low_spread = 0.0, 0.0, 0.0
+    low_c, low_cw, low_cw_rest, low_spread = 0.0, 0.0, 0.0, 0.0
     spread0, spread1 = 0.0, 0.0
     steps = 0
     for at in range(k_end + n_tokens):
@@ -91,9 +90,7 @@ def close_pairs(
                     if we > rho_low * free:
                         # its water level is above the lowest ratio after all
                         tokens[n_tokens] = x
-                        add_level(
-                            0, scale, we, space, tokens, n_tokens + 1, 0, cnt, cw, point, tail
-                        )
+                        add_level(0, scale, we, space, tokens, n_tokens + 1, 0, terms)
                     elif free > 0.0:
                         child_cw += we / free
                 else:
@@ -106,9 +103,13 @@ def close_pairs(
                 c = shape_factor(w - p[x] - mass, w * (1.0 - qx))
                 child_c += c * hanging
                 child_cw += c * hanging * wx
-            point[0, x] -= scale * (child_cw * qx + (1.0 - c) * hanging * p[x])
+            add_exactly(terms.full_w, terms.full_w_low, 0, x, scale * child_cw)
+            point[0, x] -= scale * (1.0 - c) * hanging * p[x]
             low_c += child_c
-            low_cw += child_cw
+            after = low_cw + child_cw
+            part = after - low_cw
+            low_cw_rest += (low_cw - (after - part)) + (child_cw - part)
+            low_cw = after
             low_spread += (1.0 - c) * hanging
             continue
 
@@ -137,7 +138,7 @@ def close_pairs(
             row = 1
             lost[level + 1] += scale * max(wx - mass, 0.0)
             if water:
-                add_level(1, scale, wx, space, tokens, nt, k, cnt, cw, point, tail)
+                add_level(1, scale, wx, space, tokens, nt, k, terms)
                 term = -scale
             else:
                 hanging = 1.0
@@ -145,9 +146,9 @@ def close_pairs(
         else:
             steps += k + nt
             if water:
-                close_water(space, wx, k, tokens, nt, scale, cnt, cw, point, tail)
+                close_water(space, wx, k, tokens, nt, scale, terms)
                 continue
-            hanging = close_capacity(space, wx, k, tokens, nt, scale, cnt, cw, point)
+            hanging = close_capacity(space, wx, k, tokens, nt, scale, terms)
             term = scale * c * hanging
         cnt[row, k] += term
         cw[row, k] += term * wx
@@ -164,10 +165,12 @@ def close_pairs(
     acc_cnt[level, 0] += scale * low_n
     acc_cw[level, 0] += scale * low_w
     cnt[0, 0] += scale * low_c
-    cw[0, 0] += scale * low_cw
+    add_exactly(terms.cw, terms.cw_low, 0, 0, scale * low_cw)
+    terms.cw_low[0, 0] += scale * low_cw_rest
     for i in range(n_tokens):
         acc_point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
-        point[0, tokens[i]] -= scale * low_cw * q[tokens[i]]
+        add_exactly(terms.full_w, terms.full_w_low, 0, tokens[i], scale * low_cw)
+        terms.full_w_low[0, tokens[i]] += scale * low_cw_rest
     return spread0 + low_spread, spread1, steps
 
 

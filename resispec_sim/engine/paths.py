@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.ratio_space import RatioSpace
+from resispec_sim.engine.terms import new_terms, sum_law
 from resispec_sim.engine.walk import walk
 from resispec_sim.errors import InfeasibleBudgetError
 from resispec_sim.rules.resispec import ResiSpec
@@ -88,8 +89,7 @@ def run_walk(
     accepted, lost = np.zeros(n), np.zeros(n + 1)
     acc_cnt, acc_cw = np.zeros((n, vocab + 1)), np.zeros((n, vocab + 1))
     acc_point = np.zeros((n, vocab))
-    cnt, cw = np.zeros((2, vocab + 1)), np.zeros((2, vocab + 1))
-    point, tail = np.zeros((2, vocab)), np.zeros(2)
+    terms = new_terms(vocab)
     # sibling 1 has no rejection before it: the weight is 1
     acc_cnt[0, space.n_over] = acc_cw[0, space.n_over] = 1.0
     accepted[0] = np.minimum(space.p, space.q).sum()
@@ -108,16 +108,10 @@ def run_walk(
         acc_cnt,
         acc_cw,
         acc_point,
-        cnt,
-        cw,
-        point,
-        tail,
+        terms,
     )
     by_token = sum_terms(space, acc_cnt, acc_cw) + acc_point
-    law = sum_terms(space, cnt, cw) + point
-    law[0] += base0 * space.p
-    law[1] += base1 * space.p
-    law[:, space.n_drafted :] += tail[:, None] * space.p[space.n_drafted :]
+    law = sum_law(space, terms, (base0, base1))
     return Walked(accepted, by_token, lost, law[0], law[1], space.n_over + int(steps), complete)
 
 

@@ -15,7 +15,8 @@ from resispec_sim.rules.resispec import ResiSpec
 
 FIRST_THETA = 0.25
 THETA_STEP = 8.0
-SLACK = 4  # an exact walk may take this many times the budget before it is given up
+WATER_COST = 16  # a path-step of fill water has a level to find and takes as long as many plain ones
+SLACK = 2  # an exact walk may take this many times the budget before it is given up
 
 
 def resispec_outcome(
@@ -57,6 +58,8 @@ def resispec_outcome(
         )
     space = to_ratio_space(target_probs, draft_probs)
     first = first_rejection(rule, space)
+    if rule.fill == "water":
+        max_paths = max(max_paths // WATER_COST, 1)
     outcome: Outcome | None = None
     if method == "sampled":
         outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)

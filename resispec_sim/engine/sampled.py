@@ -15,6 +15,7 @@ from resispec_sim.engine.jit import njit
 from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
 from resispec_sim.engine.ratio_space import RatioSpace, count_below
 from resispec_sim.engine.result import Outcome
+from resispec_sim.engine.terms import new_terms, sum_law
 from resispec_sim.rules.resispec import ResiSpec
 
 N_BATCHES = 16
@@ -54,8 +55,7 @@ def sampled_outcome(
         accepted = np.zeros(n)
         acc_cnt, acc_cw = np.zeros((n, vocab + 1)), np.zeros((n, vocab + 1))
         acc_point = np.zeros((n, vocab))
-        cnt, cw = np.zeros((2, vocab + 1)), np.zeros((2, vocab + 1))
-        point, tail = np.zeros((2, vocab)), np.zeros(2)
+        terms = new_terms(vocab)
         acc_cnt[0, space.n_over] = acc_cw[0, space.n_over] = 1.0
         accepted[0] = np.minimum(space.p, space.q).sum()
         base = 0.0
@@ -78,15 +78,11 @@ def sampled_outcome(
                 acc_cnt,
                 acc_cw,
                 acc_point,
-                cnt,
-                cw,
-                point,
-                tail,
+                terms,
             )
             steps += walked_steps
         by_token[batch] = sum_terms(space, acc_cnt, acc_cw) + acc_point
-        closed = sum_terms(space, cnt[0], cw[0]) + point[0] + base * space.p
-        closed[space.n_drafted :] += tail[0] * space.p[space.n_drafted :]
+        closed = sum_law(space, terms, (base, 0.0))[0]
         laws[batch] = by_token[batch].sum(axis=0) + closed
         masses[batch] = accepted
     output = np.maximum(laws.mean(axis=0), 0.0)
@@ -115,16 +111,14 @@ def walk_prefixes(
     acc_cnt,
     acc_cw,
     acc_point,
-    cnt,
-    cw,
-    point,
-    tail,
+    terms,
 ):
     """Follow given prefixes and close the last level of each; terms as in `walk`.
 
     A path of weight w counts with scale 1/(its probability of being drawn).
     """
     p, q = space.p, space.q
+    cnt, cw, point = terms.cnt, terms.cw, terms.point
     w = np.zeros(n)
     c = np.zeros(n)
     n_tok = np.zeros(n, np.int64)
@@ -175,9 +169,9 @@ def walk_prefixes(
         k = count_below(before, space.rho, space.bucket)
         steps += k
         if water:
-            close_water(space, before, k, tok, nt, scale, cnt, cw, point, tail)
+            close_water(space, before, k, tok, nt, scale, terms)
             continue
-        spread = close_capacity(space, before, k, tok, nt, scale, cnt, cw, point)
+        spread = close_capacity(space, before, k, tok, nt, scale, terms)
         for level in range(n - 1, 0, -1):
             term = scale * c[level] * spread
             k = count_below(w[level], space.rho, space.bucket)

@@ -44,19 +44,17 @@ def walk(
     acc_cnt,
     acc_cw,
     acc_point,
-    cnt,
-    cw,
-    point,
-    tail,
+    terms,
 ):
-    """Walk every path of weight at least `theta`; lighter ones are cut off where they fall below it.
+    """Walk every path of weight at least `theta`; lighter ones are cut off where they get lighter.
 
-    ``accepted``, ``lost``: (K,) accepted mass per sibling, and mass cut off before a sibling was tried.
-    ``acc_*``: (K, V+1) and (K, V) terms of the accepted mass per token. ``cnt, cw, point, tail``: two rows
-    of law terms, row 0 of paths that were walked to their end, row 1 of those cut off, which emit their
-    residual as it stands. Returns ``(steps, base0, base1, complete)``; ``base`` multiplies p itself.
+    ``accepted``, ``lost``: (K,) and (K + 1,) accepted mass per sibling, and mass that was cut off
+    before a sibling was tried (last: in all). ``acc_*``: (K, V+1) and (K, V) terms of the accepted mass
+    per token. ``terms``: the law; a path that is cut off emits its residual as it stands, in row 1.
+    Returns ``(steps, base0, base1, complete)``; ``base`` multiplies p itself.
     """
     p, q = space.p, space.q
+    cnt, cw, point = terms.cnt, terms.cw, terms.point
     last = n - 1 if want_law else n - 2
     w = np.zeros(n + 1)
     scale_c = np.zeros(n + 1)
@@ -116,7 +114,7 @@ def walk(
                     # Only for n = 1: the walk closes the last level of a longer path by itself.
                     done = True
                     if water:
-                        add_level(0, scale, wj, space, tok, nt, k, cnt, cw, point, tail)
+                        add_level(0, scale, wj, space, tok, nt, k, terms)
                     else:
                         spread0[level] = 1.0
                 elif level > last:
@@ -130,7 +128,7 @@ def walk(
                     lost[n] += rest
                     if want_law:
                         if water:
-                            add_level(1, scale, wj, space, tok, nt, k, cnt, cw, point, tail)
+                            add_level(1, scale, wj, space, tok, nt, k, terms)
                         else:
                             spread1[level] = 1.0
                 elif want_law and level == n - 2:
@@ -150,10 +148,7 @@ def walk(
                         acc_cnt,
                         acc_cw,
                         acc_point,
-                        cnt,
-                        cw,
-                        point,
-                        tail,
+                        terms,
                     )
                     steps += visited
                     if steps > max_steps:
@@ -176,11 +171,9 @@ def walk(
                             acc_point,
                         )
                     elif water:
-                        close_water(space, wj, k, tok, nt, scale, cnt, cw, point, tail)
+                        close_water(space, wj, k, tok, nt, scale, terms)
                     else:
-                        spread0[level] = close_capacity(
-                            space, wj, k, tok, nt, scale, cnt, cw, point
-                        )
+                        spread0[level] = close_capacity(space, wj, k, tok, nt, scale, terms)
                     if steps > max_steps:
                         return steps, base0, base1, False
                 else:
