@@ -11,6 +11,7 @@ from joblib import Parallel, delayed
 
 from .config import REPLAY
 from .dumps import Dump, open_dump
+from .engine.law import check_engine
 from .errors import InputError
 from .measure import Place, Plan, Row, measure
 from .pooling import EalContext
@@ -210,6 +211,8 @@ def _as_rules(rules: str | Rule | Sequence[str | Rule]) -> tuple[Rule, ...]:
     for item in given:
         texts = split_rules(item) if isinstance(item, str) else [item]
         found += [parse_rule(text) if isinstance(text, str) else text for text in texts]
+    for rule in found:
+        check_engine(rule)
     return _distinct("rules", found)
 
 

@@ -85,6 +85,7 @@ def test_out_writes_the_same_figures(dump, capsys, tmp_path):
         (["inspect", "no-such-dump"], "no-such-dump"),
         (["replay", "DUMP", "--rules", "nonesuch"], "unknown rule 'nonesuch'"),
         (["replay", "DUMP", "--rules", "resispec:fill=sand"], "sand"),
+        (["replay", "no-such-dump", "--rules", "specinfer,resispec:fill=index"], "no engine"),
         (["replay", "DUMP", "--siblings", "two"], "--siblings 'two'"),
         (["replay", "DUMP", "--siblings", "0"], "siblings is 0"),
         (["replay", "DUMP", "--tree", "oak"], "oak"),

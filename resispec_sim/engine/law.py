@@ -132,6 +132,7 @@ def exact_law(
     True
     """
     chosen = parse_rule(rule, **options)
+    check_engine(chosen)
     target, draft = _check_pair(target_probs, draft_probs)
     if (
         isinstance(n_siblings, bool)
@@ -152,6 +153,29 @@ def exact_law(
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
+
+
+def check_engine(rule: Rule) -> None:
+    """Refuse a rule that `exact_law` cannot compute, before any work is done for it.
+
+    Raises
+    ------
+    RuleError
+        If it is neither SpecInfer nor ResiSpec, or is ResiSpec with fill ``index``, which depends on
+        the order of the tokens.
+    """
+    if isinstance(rule, ResiSpec):
+        if rule.fill != "index":
+            return
+        reason = "its fill depends on the token order; use fill=capacity or fill=water, or"
+    elif isinstance(rule, SpecInfer):
+        return
+    else:
+        reason = "use"
+    raise RuleError(
+        f"no engine for rule {rule.label}: {reason} resispec_sim.engine.oracle.enumerate_law for a "
+        "small vocabulary"
+    )
 
 
 def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -181,18 +205,13 @@ def _law_of_row(
     max_paths: int,
     seed: int,
 ) -> Law:
-    if isinstance(rule, SpecInfer):
-        outcome = specinfer_outcome(p, q, n_siblings)
-        check_mass(outcome.output_probs, f"the law of {rule.label}")
-    elif isinstance(rule, ResiSpec):
+    if isinstance(rule, ResiSpec):
         outcome = resispec_outcome(
             rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed
         )
     else:
-        raise RuleError(
-            f"no engine for rule {rule.label}; for a small vocabulary use "
-            "resispec_sim.engine.oracle.enumerate_law"
-        )
+        outcome = specinfer_outcome(p, q, n_siblings)
+        check_mass(outcome.output_probs, f"the law of {rule.label}")
     return _make_law(outcome, p, by_token)
 
 

@@ -10,7 +10,6 @@ from resispec_sim.engine.predict import predict_path_steps
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
 from resispec_sim.engine.result import Outcome, check_mass
 from resispec_sim.engine.sampled import sampled_outcome
-from resispec_sim.errors import RuleError
 from resispec_sim.rules.resispec import ResiSpec
 
 FIRST_THETA = 0.25
@@ -34,7 +33,7 @@ def resispec_outcome(
     Parameters
     ----------
     rule : ResiSpec
-        Fill ``capacity`` or ``water``; any budget.
+        Fill ``capacity`` or ``water``, the two with a ratio form; any budget.
     target_probs, draft_probs : ndarray (V,)
     n_siblings : int
     method : {"auto", "exact", "certified", "sampled"}
@@ -46,16 +45,9 @@ def resispec_outcome(
 
     Raises
     ------
-    RuleError
-        For fill ``index``, which has no ratio form; use the oracle.
     InfeasibleBudgetError
         If budget ``applied`` asks for more mass than is left off a token that can be rejected.
     """
-    if rule.fill == "index":
-        raise RuleError(
-            "fill='index' depends on the token order and has no fast engine; use fill='capacity' or "
-            "'water', or resispec_sim.engine.oracle.enumerate_law for a small vocabulary"
-        )
     space = to_ratio_space(target_probs, draft_probs)
     first = first_rejection(rule, space)
     if rule.fill == "water":
