@@ -129,7 +129,7 @@ def add_level(row, scale, mass, space, tokens, n_tokens, k_start, terms):
             terms.full[row, e] += scale
         else:
             add_exactly(terms.full_w, terms.full_w_low, row, e, scale * tau)
-    terms.tail[row] += scale * share
+    add_exactly(terms.tail, terms.tail_low, row, 0, scale * share)
 
 
 @njit

@@ -29,8 +29,8 @@ def _kl_terms(law: FloatArray, target: FloatArray) -> FloatArray:
     on = law > 0
     if (target[on] <= 0).any():
         return np.array([np.inf])
-    ratio = (law[on] - target[on]) / target[on]
     with np.errstate(over="ignore"):
+        ratio = (law[on] - target[on]) / target[on]
         near = np.abs(ratio) < 0.5
         logs = np.log1p(np.where(near, ratio, 0.0))
     # a target that is subnormal can make the ratio overflow; the difference of logarithms cannot

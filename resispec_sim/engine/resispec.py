@@ -14,7 +14,9 @@ from resispec_sim.rules.resispec import ResiSpec
 
 FIRST_THETA = 0.25
 THETA_STEP = 8.0
-WATER_COST = 16  # a path-step of fill water has a level to find and takes as long as many plain ones
+WATER_COST = (
+    16  # a path-step of fill water has a level to find and takes as long as many plain ones
+)
 SLACK = 2  # an exact walk may take this many times the budget before it is given up
 
 

@@ -31,13 +31,14 @@ class Terms(NamedTuple):
     full: FloatArray  # (2, V) sum of c over terms that leave out a token of theirs below k(w)
     full_w: FloatArray  # (2, V) sum of c w over those that leave out one at or above k(w)
     full_w_low: FloatArray  # (2, V) rounding of full_w
-    tail: FloatArray  # (2,) multiple of p on the tokens that are never drafted
+    tail: FloatArray  # (2, 1) multiple of p on the tokens that are never drafted
+    tail_low: FloatArray  # (2, 1) rounding of tail
 
 
 def new_terms(vocab_size: int) -> Terms:
     """Empty sums."""
     v = vocab_size
-    shapes = ((2, v + 1), (2, v + 1), (2, v + 1), (2, v), (2, v), (2, v), (2, v), (2,))
+    shapes = ((2, v + 1), (2, v + 1), (2, v + 1), (2, v), (2, v), (2, v), (2, v), (2, 1), (2, 1))
     return Terms(*(np.zeros(shape) for shape in shapes))
 
 
@@ -49,7 +50,7 @@ def sum_law(space: RatioSpace, terms: Terms, base: tuple[float, float]) -> Float
     left_out = terms.full_w.astype(np.longdouble) + terms.full_w_low
     law = space.p * (above - terms.full) + space.q * (weighted - left_out).astype(np.float64)
     law += terms.point + np.array(base)[:, None] * space.p
-    law[:, space.n_drafted :] += terms.tail[:, None] * space.p[space.n_drafted :]
+    law[:, space.n_drafted :] += (terms.tail + terms.tail_low) * space.p[space.n_drafted :]
     return law
 
 
