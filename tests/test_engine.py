@@ -221,14 +221,14 @@ def test_sampled_law_is_unbiased(fill, n_siblings):
     p, q = rng.dirichlet(np.full(30, 0.3)), rng.dirichlet(np.full(30, 0.3))
     exact = exact_law("resispec", p, q, n_siblings, fill=fill, method="exact")
     drawn = exact_law(
-        "resispec", p, q, n_siblings, fill=fill, method="sampled", max_paths=500_000, seed=1
+        "resispec", p, q, n_siblings, fill=fill, method="sampled", max_paths=10_000_000, seed=1
     )
     assert drawn.method == "sampled" and drawn.stderr.shape == (n_siblings,)
     assert (abs(drawn.accepted - exact.accepted) <= 4.5 * drawn.stderr + 1e-12).all()
     assert abs(drawn.output_probs - exact.output_probs).sum() < 0.01
     assert abs(drawn.tv - exact.tv) < 0.005
     again = exact_law(
-        "resispec", p, q, n_siblings, fill=fill, method="sampled", max_paths=500_000, seed=1
+        "resispec", p, q, n_siblings, fill=fill, method="sampled", max_paths=10_000_000, seed=1
     )
     np.testing.assert_array_equal(again.output_probs, drawn.output_probs)
 

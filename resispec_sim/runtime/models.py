@@ -8,7 +8,8 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -212,17 +213,32 @@ def load_model(name: str, *, device: str = "cpu", torch_dtype: str = "float32") 
     # transformers 5 renamed the keyword; asking for the type at load time saves a second copy.
     dtype_keyword = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **options)
-        if source.gguf_file is None:
-            options["use_safetensors"] = True
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            source.location, **options, **{dtype_keyword: getattr(torch, torch_dtype)}
-        )
+        with _quiet_loading(transformers, source):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **options)
+            if source.gguf_file is None:
+                options["use_safetensors"] = True
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                source.location, **options, **{dtype_keyword: getattr(torch, torch_dtype)}
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise ModelError(f"cannot load the model {name!r}: {error}") from error
     model = model.to(device=device, dtype=getattr(torch, torch_dtype)).eval()
     cache_keyword(model)
     return LoadedModel(model, tokenizer, source, _fingerprint(source, model))
+
+
+@contextmanager
+def _quiet_loading(transformers: ModuleType, source: ModelSource) -> Iterator[None]:
+    """No progress bar for weights that are on this disk; a download keeps its bar."""
+    logging = transformers.utils.logging
+    if not source.local_files or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def cache_keyword(model: Any) -> str:
