@@ -225,6 +225,14 @@ def test_exit_outside_the_model_is_refused(target: LoadedModel, draft_name: str)
         early_exit(target, layer)
 
 
+def test_loading_from_disk_shows_no_bar(folders: dict[str, Path], capfd) -> None:
+    bars = pytest.importorskip("transformers").utils.logging
+    before = bars.is_progress_bar_enabled()
+    load_model(str(folders["target"]))
+    assert "Loading weights" not in capfd.readouterr().err
+    assert bars.is_progress_bar_enabled() == before
+
+
 def test_exit_is_refused_where_the_head_does_not_explain_the_logits(
     folders: dict[str, Path],
 ) -> None:
