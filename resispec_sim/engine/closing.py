@@ -13,6 +13,9 @@ from resispec_sim.engine.ratio_space import count_below
 from resispec_sim.engine.terms import add_exactly
 
 TINY = 1e-300
+# Lighter paths count as none: they carry nothing that could be seen, and subnormal numbers are slow.
+LIGHTEST = 1e-250
+BLOCK_MASK = 255  # terms per block of a sum, less one
 
 
 @njit
@@ -26,11 +29,15 @@ def clipped_mass(w, k, space, tokens, n_tokens):
 
 
 @njit
-def shape_factor(room, numerator):
-    """``c`` of the capacity fill. Without room the two shapes it mixes are the same."""
+def spread_share(weight, clipped, room):
+    """``t`` of the capacity fill, the deficit over the room; the term's factor ``c`` is ``1 - t``.
+
+    Formed from the deficit itself: as ``1 - c`` it would lose the small ones, and a path's mass with
+    them. Without room the two shapes that it mixes are the same.
+    """
     if room <= TINY:
-        return 1.0
-    return min(numerator / room, 1.0)
+        return 0.0
+    return min(max(weight - clipped, 0.0) / room, 1.0)
 
 
 @njit
@@ -76,8 +83,9 @@ def suffix_off(k, space, tokens, n_tokens):
 def water_level(mass, space, tokens, n_tokens, k_start):
     """Level ``tau`` with ``sum over y not in E of min(tau q, p) = mass``.
 
-    Returns ``(tau, k(tau), s)``; where the drafted tokens cannot hold the mass they are full
-    (``k`` = all of them) and the never-drafted ones get the share ``s`` of their ``p``.
+    Returns ``(tau, k(tau), s, cost)``; where the drafted tokens cannot hold the mass they are full
+    (``k`` = all of them) and the never-drafted ones get the share ``s`` of their ``p``. ``cost`` counts
+    tokens that had to be summed one by one.
     """
     q, rho = space.q, space.rho
     n_drafted = space.n_drafted
@@ -85,7 +93,7 @@ def water_level(mass, space, tokens, n_tokens, k_start):
     if mass >= held:
         undrafted = space.prefix_p[q.size] - space.prefix_p[n_drafted]
         share = 0.0 if undrafted <= 0.0 else min((mass - held) / undrafted, 1.0)
-        return 0.0, n_drafted, max(share, 0.0)
+        return 0.0, n_drafted, max(share, 0.0), 0
     lo, hi, stride = k_start, n_drafted, 16
     # tau is at least the path's weight: gallop from there, since it is usually near.
     while lo < hi:
@@ -102,15 +110,17 @@ def water_level(mass, space, tokens, n_tokens, k_start):
     k = lo
     below = prefix_off(k, space, tokens, n_tokens)
     slope = suffix_off(k, space, tokens, n_tokens)
+    cost = 0
     if slope < 1e-6 * space.suffix_q[k]:
         # Nearly all draft mass above k is rejected: the difference has no digits left, so sum anew.
         slope = 0.0
+        cost = n_drafted - k
         for y in range(k, n_drafted):
             if not contains(tokens, n_tokens, y):
                 slope += q[y]
     if slope <= 0.0:
-        return 0.0, n_drafted, 0.0
-    return max(mass - below, 0.0) / slope, k, 0.0
+        return 0.0, k, 0.0, cost
+    return max(mass - below, 0.0) / slope, k, 0.0, cost
 
 
 @njit
@@ -120,7 +130,8 @@ def add_level(row, scale, mass, space, tokens, n_tokens, k_start, terms):
     A level can be high where little draft mass is left, and a rejected token would then hold much
     more than the path's mass: what is added and left out over a million paths must cancel exactly.
     """
-    tau, k, share = water_level(mass, space, tokens, n_tokens, k_start)
+    tau, k, share, cost = water_level(mass, space, tokens, n_tokens, k_start)
+    terms.work[0] += cost
     terms.cnt[row, k] += scale
     add_exactly(terms.cw, terms.cw_low, row, k, scale * tau)
     for i in range(n_tokens):
@@ -134,8 +145,9 @@ def add_level(row, scale, mass, space, tokens, n_tokens, k_start, terms):
 
 @njit
 def close_capacity(space, w, k_end, tokens, n_tokens, scale, terms):
-    """Last level of a path, fill capacity: all ways to reject the last sibling. Returns sum of 1 - c."""
+    """Last level of a path, fill capacity: all ways to reject the last sibling. Returns sum of t."""
     p, q = space.p, space.q
+    point = terms.point
     n_zero = space.n_zero
     rho_low = space.rho[n_zero] if n_zero < p.size else np.inf
     q_rejected = 0.0
@@ -143,55 +155,61 @@ def close_capacity(space, w, k_end, tokens, n_tokens, scale, terms):
         if tokens[i] >= n_zero:
             q_rejected += q[tokens[i]]
     q_open = space.suffix_q[n_zero] - q_rejected
-    cnt, cw, point = terms.cnt, terms.cw, terms.point
-    spread = 0.0
-    low_c = 0.0
-    low_cw = 0.0
-    for x in range(k_end):
-        if contains(tokens, n_tokens, x):
-            continue
-        wx = w * q[x] - p[x]
-        if wx <= 0.0:
+    spread, low_c, low_cw = 0.0, 0.0, 0.0
+    # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
+    block_t, block_c, block_cw = 0.0, 0.0, 0.0
+    for at in range(k_end + n_tokens):
+        if at & BLOCK_MASK == 0:
+            spread += block_t
+            low_c += block_c
+            low_cw += block_cw
+            block_t, block_c, block_cw = 0.0, 0.0, 0.0
+        fresh = at < k_end
+        if fresh:
+            x = at
+            if contains(tokens, n_tokens, x):
+                continue
+            px = p[x]
+            wx = w * q[x] - px
+        else:
+            x = tokens[at - k_end]
+            px = 0.0
+            wx = w * q[x]
+        if wx <= LIGHTEST:
             continue
         if wx <= rho_low:
             # Every token but those of p = 0 is clipped on the draft's side: no look-up.
-            own = q[x] if x >= n_zero else 0.0
+            own = q[x] if fresh and x >= n_zero else 0.0
             clipped = wx * max(q_open - own, 0.0)
-            c = shape_factor(w - p[x] - clipped, w * (1.0 - q[x]))
-            low_c += c
-            low_cw += c * wx
-            point[0, x] -= scale * (c * wx * own + (1.0 - c) * p[x])
+            t = spread_share(wx, clipped, w - px - clipped)
+            c = 1.0 - t
+            block_c += c
+            block_cw += c * wx
+            point[0, x] -= scale * (c * wx * own + t * px)
         else:
             k = count_below(wx, space.rho, space.bucket)
-            clipped = clipped_mass(wx, k, space, tokens, n_tokens) - min(p[x], wx * q[x])
-            c = shape_factor(w - p[x] - clipped, w * (1.0 - q[x]))
-            cnt[0, k] += scale * c
-            cw[0, k] += scale * c * wx
-            point[0, x] -= scale * (c * min(p[x], wx * q[x]) + (1.0 - c) * p[x])
+            clipped = clipped_mass(wx, k, space, tokens, n_tokens)
+            if fresh:
+                clipped -= min(px, wx * q[x])
+            t = spread_share(wx, clipped, w - px - clipped)
+            c = 1.0 - t
+            add_exactly(terms.cnt, terms.cnt_low, 0, k, scale * c)
+            add_exactly(terms.cw, terms.cw_low, 0, k, scale * c * wx)
+            if fresh:
+                point[0, x] -= scale * (c * min(px, wx * q[x]) + t * px)
             for i in range(n_tokens):
                 e = tokens[i]
                 point[0, e] -= scale * c * min(p[e], wx * q[e])
-        spread += 1.0 - c
-    for r in range(n_tokens):
-        x = tokens[r]
-        wx = w * q[x]
-        if wx <= 0.0:
-            continue
-        k = count_below(wx, space.rho, space.bucket)
-        c = shape_factor(w - clipped_mass(wx, k, space, tokens, n_tokens), w * (1.0 - q[x]))
-        cnt[0, k] += scale * c
-        cw[0, k] += scale * c * wx
-        for i in range(n_tokens):
-            e = tokens[i]
-            point[0, e] -= scale * c * min(p[e], wx * q[e])
-        spread += 1.0 - c
-    cnt[0, n_zero] += scale * low_c
-    cw[0, n_zero] += scale * low_cw
+        block_t += t
+    low_c += block_c
+    low_cw += block_cw
+    add_exactly(terms.cnt, terms.cnt_low, 0, n_zero, scale * low_c)
+    add_exactly(terms.cw, terms.cw_low, 0, n_zero, scale * low_cw)
     for i in range(n_tokens):
         e = tokens[i]
         if e >= n_zero:
             point[0, e] -= scale * low_cw * q[e]
-    return spread
+    return spread + block_t
 
 
 @njit
@@ -202,14 +220,14 @@ def close_water(space, w, k_end, tokens, n_tokens, scale, terms):
         if contains(tokens, n_tokens, x):
             continue
         wx = w * q[x] - p[x]
-        if wx <= 0.0:
+        if wx <= LIGHTEST:
             continue
         tokens[n_tokens] = x
         k = count_below(wx, space.rho, space.bucket)
         add_level(0, scale, wx, space, tokens, n_tokens + 1, k, terms)
     for r in range(n_tokens):
         wx = w * q[tokens[r]]
-        if wx <= 0.0:
+        if wx <= LIGHTEST:
             continue
         k = count_below(wx, space.rho, space.bucket)
         add_level(0, scale, wx, space, tokens, n_tokens, k, terms)

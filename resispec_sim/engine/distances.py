@@ -47,10 +47,16 @@ def _kl_terms(law: FloatArray, target: FloatArray) -> FloatArray:
 
 
 def tv_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
-    """Bounds of the TV of every distribution that is at least `certain` at each token."""
+    """Bounds of the TV of every law that is at least `certain` and lives where the target does.
+
+    The TV is convex in the law: it is greatest where all the missing mass goes to a single token.
+    """
     missing = max(1.0 - float(certain.sum()), 0.0)
     low = float(np.maximum(certain - target, 0.0).sum())
-    return np.array([low, min(low + missing, 1.0)])
+    excess = certain - target
+    gain = np.maximum(excess + missing, 0.0) - np.maximum(excess, 0.0)
+    high = low + float(gain.max(where=target > 0, initial=0.0))
+    return np.array([low, min(high, 1.0)])
 
 
 def kl_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:

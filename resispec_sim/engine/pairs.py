@@ -12,12 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from resispec_sim.engine.closing import (
+    BLOCK_MASK,
+    LIGHTEST,
     add_level,
     clipped_mass,
     close_capacity,
     close_water,
     contains,
-    shape_factor,
+    spread_share,
 )
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_space import count_below
@@ -47,11 +49,11 @@ def close_pairs(
     """Walk all children of a state two levels from the end, and close each.
 
     `level` is the index of the last sibling. Children lighter than `theta` that would need a loop of
-    their own are cut off. Returns ``(spread0, spread1, steps)``, the sums of ``(1 - c)`` times what
+    their own are cut off. Returns ``(spread0, spread1, steps)``, the sums of ``t`` times what
     hangs below, of the closed and of the cut paths.
     """
     p, q = space.p, space.q
-    cnt, cw, point = terms.cnt, terms.cw, terms.point
+    point = terms.point
     rho_low = space.rho[0] if space.n_zero == 0 else 0.0
     q_open = space.suffix_q[0]
     for i in range(n_tokens):
@@ -60,7 +62,14 @@ def close_pairs(
     low_c, low_cw, low_cw_rest, low_spread = 0.0, 0.0, 0.0, 0.0
     spread0, spread1 = 0.0, 0.0
     steps = 0
+    block_w, block_mass, block_c, block_spread = 0.0, 0.0, 0.0, 0.0
     for at in range(k_end + n_tokens):
+        if at & BLOCK_MASK == 0:
+            low_w += block_w
+            low_mass += block_mass
+            low_c += block_c
+            low_spread += block_spread
+            block_w, block_mass, block_c, block_spread = 0.0, 0.0, 0.0, 0.0
         fresh = at < k_end
         if fresh:
             x = at
@@ -70,7 +79,7 @@ def close_pairs(
         else:
             x = tokens[at - k_end]
             wx = w * q[x]
-        if wx <= 0.0:
+        if wx <= LIGHTEST:
             continue
         if fresh and wx <= rho_low:
             steps += 1
@@ -78,8 +87,8 @@ def close_pairs(
             free = max(q_open - qx, 0.0)
             mass = wx * free
             low_n += 1.0
-            low_w += wx
-            low_mass += mass
+            block_w += wx
+            block_mass += mass
             acc_point[level, x] -= scale * wx * qx
             hanging = 0.0
             child_c, child_cw = 0.0, 0.0
@@ -94,23 +103,23 @@ def close_pairs(
                     elif free > 0.0:
                         child_cw += we / free
                 else:
-                    c = shape_factor(wx - we * free, wx * (1.0 - q[e]))
-                    hanging += 1.0 - c
-                    child_c += c
-                    child_cw += c * we
-            c = 1.0
+                    t = spread_share(we, we * free, wx - we * free)
+                    hanging += t
+                    child_c += 1.0 - t
+                    child_cw += (1.0 - t) * we
+            t = 0.0
             if not water:
-                c = shape_factor(w - p[x] - mass, w * (1.0 - qx))
-                child_c += c * hanging
-                child_cw += c * hanging * wx
+                t = spread_share(wx, mass, w - p[x] - mass)
+                child_c += (1.0 - t) * hanging
+                child_cw += (1.0 - t) * hanging * wx
             add_exactly(terms.full_w, terms.full_w_low, 0, x, scale * child_cw)
-            point[0, x] -= scale * (1.0 - c) * hanging * p[x]
-            low_c += child_c
+            point[0, x] -= scale * t * hanging * p[x]
+            block_c += child_c
             after = low_cw + child_cw
             part = after - low_cw
             low_cw_rest += (low_cw - (after - part)) + (child_cw - part)
             low_cw = after
-            low_spread += (1.0 - c) * hanging
+            block_spread += t * hanging
             continue
 
         k = count_below(wx, space.rho, space.bucket)
@@ -126,12 +135,9 @@ def close_pairs(
             acc_point[level, tokens[i]] -= scale * min(p[tokens[i]], wx * q[tokens[i]])
         row = 0
         hanging = 0.0
-        c = 1.0
+        t = 0.0
         if not water:
-            if fresh:
-                c = shape_factor(w - p[x] - mass, w * (1.0 - q[x]))
-            else:
-                c = shape_factor(w - mass, w - wx)
+            t = spread_share(wx, mass, w - mass - (p[x] if fresh else 0.0))
         steps += HEAVY_COST
         if wx < theta:
             # cut off: the residual as it stands, less the acceptance that is counted already
@@ -142,29 +148,33 @@ def close_pairs(
                 term = -scale
             else:
                 hanging = 1.0
-                term = scale * (c - 1.0)
+                term = -scale * t
         else:
             steps += k + nt
             if water:
                 close_water(space, wx, k, tokens, nt, scale, terms)
                 continue
             hanging = close_capacity(space, wx, k, tokens, nt, scale, terms)
-            term = scale * c * hanging
-        cnt[row, k] += term
-        cw[row, k] += term * wx
+            term = scale * (1.0 - t) * hanging
+        add_exactly(terms.cnt, terms.cnt_low, row, k, term)
+        add_exactly(terms.cw, terms.cw_low, row, k, term * wx)
         for i in range(nt):
             point[row, tokens[i]] -= term * min(p[tokens[i]], wx * q[tokens[i]])
         if fresh:
-            point[row, x] -= scale * (1.0 - c) * hanging * p[x]
+            point[row, x] -= scale * t * hanging * p[x]
         if row == 0:
-            spread0 += (1.0 - c) * hanging
+            spread0 += t * hanging
         else:
-            spread1 += (1.0 - c) * hanging
+            spread1 += t * hanging
 
+    low_w += block_w
+    low_mass += block_mass
+    low_c += block_c
+    low_spread += block_spread
     accepted[level] += scale * low_mass
     acc_cnt[level, 0] += scale * low_n
     acc_cw[level, 0] += scale * low_w
-    cnt[0, 0] += scale * low_c
+    add_exactly(terms.cnt, terms.cnt_low, 0, 0, scale * low_c)
     add_exactly(terms.cw, terms.cw_low, 0, 0, scale * low_cw)
     terms.cw_low[0, 0] += scale * low_cw_rest
     for i in range(n_tokens):
@@ -197,7 +207,7 @@ def close_acceptance(
         else:
             x = tokens[at - k_end]
             wx = w * q[x]
-        if wx <= 0.0:
+        if wx <= LIGHTEST:
             continue
         if wx <= rho_low:
             own = q[x] if fresh and x >= n_zero else 0.0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.terms import new_terms, sum_law
-from resispec_sim.engine.walk import walk
+from resispec_sim.engine.walk import SUM_COST, walk
 from resispec_sim.errors import InfeasibleBudgetError
 from resispec_sim.rules.resispec import ResiSpec
 
@@ -20,12 +20,11 @@ ROUNDING = 1e-12  # a budget Z may pass the mass that is left by this much and i
 class FirstRejection:
     """Weights after the first rejection, in ratio order over the over-estimated tokens.
 
-    `weight` is the residual's budget Z, `numerator` is Z's complement ``1 - p - Z``, `scale` the
-    probability of the rejection over Z (1 unless the budget was raised).
+    `weight` is the residual's budget Z, `scale` the probability of the rejection over Z (1 unless the
+    budget was raised).
     """
 
     weight: NDArray[np.float64]
-    numerator: NDArray[np.float64]
     scale: NDArray[np.float64]
     notes: tuple[str, ...] = ()
 
@@ -40,6 +39,7 @@ class Walked:
     closed: NDArray[np.float64]  # (V,) emitted after the last rejection
     cut: NDArray[np.float64]  # (V,) residual of the paths that were cut off
     steps: int
+    work: float  # path-steps and what else they cost, in path-steps
     complete: bool
 
 
@@ -53,7 +53,7 @@ def first_rejection(rule: ResiSpec, space: RatioSpace) -> FirstRejection:
     weight = q - p
     ones = np.ones(n)
     if rule.budget == "minimal" or n == 0:
-        return FirstRejection(weight, 1.0 - q, ones)
+        return FirstRejection(weight, ones)
     raised = np.maximum(weight, space.rho[0])
     room = 1.0 - p
     excess = raised > room
@@ -71,7 +71,7 @@ def first_rejection(rule: ResiSpec, space: RatioSpace) -> FirstRejection:
             n_cut = int(np.count_nonzero(excess))
             notes = (f"budget cut to the capacity at {n_cut} of {n} first rejections",)
     scale = np.divide(weight, raised, out=np.zeros(n), where=raised > 0)
-    return FirstRejection(raised, np.maximum(room - raised, 0.0), scale, notes)
+    return FirstRejection(raised, scale, notes)
 
 
 def run_walk(
@@ -97,7 +97,6 @@ def run_walk(
         space,
         n,
         first.weight,
-        first.numerator,
         first.scale,
         theta,
         min(max_steps, 2.0**62),
@@ -111,8 +110,11 @@ def run_walk(
         terms,
     )
     by_token = sum_terms(space, acc_cnt, acc_cw) + acc_point
+    work = float(space.n_over + steps + SUM_COST * terms.work[0])
     law = sum_law(space, terms, (base0, base1))
-    return Walked(accepted, by_token, lost, law[0], law[1], space.n_over + int(steps), complete)
+    return Walked(
+        accepted, by_token, lost, law[0], law[1], space.n_over + int(steps), work, complete
+    )
 
 
 def sum_terms(

@@ -27,7 +27,7 @@ def resispec_outcome(
     n_siblings: int,
     *,
     method: str,
-    max_paths: int,
+    max_paths: float,
     seed: int,
 ) -> Outcome:
     """Law of ResiSpec with i.i.d. siblings.
@@ -53,7 +53,7 @@ def resispec_outcome(
     space = to_ratio_space(target_probs, draft_probs)
     first = first_rejection(rule, space)
     if rule.fill == "water":
-        max_paths = max(max_paths // WATER_COST, 1)
+        max_paths = max(max_paths / WATER_COST, 1)
     outcome: Outcome | None = None
     if method == "sampled":
         outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)
@@ -89,7 +89,7 @@ def exact_outcome(
 
 
 def certified_outcome(
-    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int, max_paths: int
+    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int, max_paths: float
 ) -> Outcome:
     """The heaviest paths under a budget, and rigorous bounds for what the others can add.
 
@@ -127,12 +127,12 @@ def _deepen(
     space: RatioSpace,
     first: FirstRejection,
     n_siblings: int,
-    max_steps: int,
+    max_steps: float,
     *,
     want_law: bool,
 ) -> Walked:
     """Lower the weight at which paths are cut off until the next walk would pass the budget."""
-    theta, spent = FIRST_THETA, 0
+    theta, spent = FIRST_THETA, 0.0
     best = run_walk(rule, space, first, n_siblings, theta=2.0, want_law=want_law)
     while best.lost[-1] > 0 and spent < max_steps:
         walked = run_walk(
@@ -144,11 +144,13 @@ def _deepen(
             max_steps=max_steps - spent,
             want_law=want_law,
         )
-        spent += walked.steps
+        spent += walked.work
         if not walked.complete:
             break
+        step = THETA_STEP if walked.work > 1.1 * best.work else THETA_STEP**4
         best = walked
-        theta /= THETA_STEP
+        # a path that was cut off is lighter than theta; none can be heavier than all of them together
+        theta = min(theta / step, float(best.lost[-1]))
     return best
 
 

@@ -9,7 +9,7 @@ from resispec_sim.engine.closing import (
     close_capacity,
     close_water,
     contains,
-    shape_factor,
+    spread_share,
 )
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
@@ -27,7 +27,7 @@ def sampled_outcome(
     space: RatioSpace,
     first: FirstRejection,
     n_siblings: int,
-    max_paths: int,
+    max_paths: float,
     seed: int,
 ) -> Outcome:
     """Estimate a law from prefixes of ``n - 1`` rejected siblings drawn at random.
@@ -71,7 +71,6 @@ def sampled_outcome(
                 n,
                 prefixes,
                 first.weight,
-                first.numerator,
                 total / per_batch,
                 rule.fill == "water",
                 accepted,
@@ -86,13 +85,17 @@ def sampled_outcome(
         laws[batch] = by_token[batch].sum(axis=0) + closed
         masses[batch] = accepted
     output = np.maximum(laws.mean(axis=0), 0.0)
+    # Prefixes too rare to have been drawn leave no trace in the batches: what a fraction of 3/N of all
+    # rejections could change is the least error that can be claimed (twice it is a 95 % bound).
+    unseen = np.full(n, 1.5 * total / (per_batch * N_BATCHES))
+    unseen[:1] = 0.0
     return Outcome(
         output_probs=output / output.sum(),
         accepted=masses.mean(axis=0),
         accepted_by_token=np.maximum(by_token.mean(axis=0), 0.0),
         method="sampled",
         n_paths=steps,
-        stderr=masses.std(axis=0, ddof=1) / np.sqrt(N_BATCHES),
+        stderr=np.maximum(masses.std(axis=0, ddof=1) / np.sqrt(N_BATCHES), unseen),
         batch_laws=laws,
         notes=(f"{per_batch * N_BATCHES} prefixes drawn",),
     )
@@ -104,7 +107,6 @@ def walk_prefixes(
     n,
     prefixes,
     first_weight,
-    first_numerator,
     share,
     water,
     accepted,
@@ -120,7 +122,7 @@ def walk_prefixes(
     p, q = space.p, space.q
     cnt, cw, point = terms.cnt, terms.cw, terms.point
     w = np.zeros(n)
-    c = np.zeros(n)
+    share_t = np.zeros(n)
     n_tok = np.zeros(n, np.int64)
     new = np.zeros(n, np.bool_)
     tok = np.zeros(n + 1, np.int64)
@@ -136,12 +138,10 @@ def walk_prefixes(
             fresh = not contains(tok, nt, x)
             if level == 1:
                 wx = first_weight[x]
-                numerator = first_numerator[x]
                 # Drawn with probability (weight * first scale) / total; the first scale cancels.
                 scale = share / wx
             else:
                 wx = before * q[x] - (p[x] if fresh else 0.0)
-                numerator = before * (1.0 - q[x])
                 scale /= q[x]
             if wx <= 0.0:
                 alive = False
@@ -152,9 +152,9 @@ def walk_prefixes(
             k = count_below(wx, space.rho, space.bucket)
             mass = clipped_mass(wx, k, space, tok, nt)
             room = before - mass - (p[x] if fresh else 0.0)
-            w[level], c[level], n_tok[level], new[level] = (
+            w[level], share_t[level], n_tok[level], new[level] = (
                 wx,
-                shape_factor(room, numerator),
+                spread_share(wx, mass, room),
                 nt,
                 fresh,
             )
@@ -173,14 +173,14 @@ def walk_prefixes(
             continue
         spread = close_capacity(space, before, k, tok, nt, scale, terms)
         for level in range(n - 1, 0, -1):
-            term = scale * c[level] * spread
+            term = scale * (1.0 - share_t[level]) * spread
             k = count_below(w[level], space.rho, space.bucket)
             cnt[0, k] += term
             cw[0, k] += term * w[level]
             for i in range(n_tok[level]):
                 e = tok[i]
                 point[0, e] -= term * min(p[e], w[level] * q[e])
-            spread *= 1.0 - c[level]
+            spread *= share_t[level]
             if new[level]:
                 e = tok[n_tok[level] - 1]
                 point[0, e] -= scale * spread * p[e]

@@ -25,6 +25,7 @@ class Terms(NamedTuple):
     """
 
     cnt: FloatArray  # (2, V + 1) sum of c at k(w)
+    cnt_low: FloatArray  # (2, V + 1) rounding of cnt
     cw: FloatArray  # (2, V + 1) sum of c w at k(w)
     cw_low: FloatArray  # (2, V + 1) rounding of cw
     point: FloatArray  # (2, V) mass to add at one token
@@ -33,22 +34,26 @@ class Terms(NamedTuple):
     full_w_low: FloatArray  # (2, V) rounding of full_w
     tail: FloatArray  # (2, 1) multiple of p on the tokens that are never drafted
     tail_low: FloatArray  # (2, 1) rounding of tail
+    work: FloatArray  # (1,) tokens that had to be summed one by one
 
 
 def new_terms(vocab_size: int) -> Terms:
     """Empty sums."""
     v = vocab_size
-    shapes = ((2, v + 1), (2, v + 1), (2, v + 1), (2, v), (2, v), (2, v), (2, v), (2, 1), (2, 1))
+    shapes = (*[(2, v + 1)] * 4, (2, v), (2, v), (2, v), (2, v), (2, 1), (2, 1), (1,))
     return Terms(*(np.zeros(shape) for shape in shapes))
 
 
 def sum_law(space: RatioSpace, terms: Terms, base: tuple[float, float]) -> FloatArray:
     """Mass per token (2, V); `base` multiplies p itself."""
-    above = np.cumsum(terms.cnt[:, ::-1], axis=1)[:, ::-1][:, 1:]
     # extended precision where the machine has it: two large sums may differ by little
+    counts = terms.cnt.astype(np.longdouble) + terms.cnt_low
+    above = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][:, 1:]
     weighted = np.cumsum(terms.cw.astype(np.longdouble) + terms.cw_low, axis=1)[:, :-1]
     left_out = terms.full_w.astype(np.longdouble) + terms.full_w_low
-    law = space.p * (above - terms.full) + space.q * (weighted - left_out).astype(np.float64)
+    law = space.p * (above - terms.full).astype(np.float64) + space.q * (
+        weighted - left_out
+    ).astype(np.float64)
     law += terms.point + np.array(base)[:, None] * space.p
     law[:, space.n_drafted :] += (terms.tail + terms.tail_low) * space.p[space.n_drafted :]
     return law

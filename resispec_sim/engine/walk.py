@@ -14,17 +14,20 @@ from __future__ import annotations
 import numpy as np
 
 from resispec_sim.engine.closing import (
+    LIGHTEST,
     add_level,
     clipped_mass,
     close_capacity,
     close_water,
     contains,
-    shape_factor,
+    spread_share,
 )
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.pairs import close_acceptance, close_pairs
 from resispec_sim.engine.ratio_space import count_below
+from resispec_sim.engine.terms import add_exactly
 
+SUM_COST = 0.1  # path-steps per token of a sum that a water level needs
 VISIT_COST = 8  # path-steps that opening a state costs, measured against one step of a closed level
 
 
@@ -33,7 +36,6 @@ def walk(
     space,
     n,
     first_weight,
-    first_numerator,
     first_scale,
     theta,
     max_steps,
@@ -54,10 +56,10 @@ def walk(
     Returns ``(steps, base0, base1, complete)``; ``base`` multiplies p itself.
     """
     p, q = space.p, space.q
-    cnt, cw, point = terms.cnt, terms.cw, terms.point
+    point = terms.point
     last = n - 1 if want_law else n - 2
     w = np.zeros(n + 1)
-    scale_c = np.zeros(n + 1)
+    share = np.zeros(n + 1)
     spread0 = np.zeros(n + 1)
     spread1 = np.zeros(n + 1)
     ks = np.zeros(n + 1, np.int64)
@@ -66,8 +68,8 @@ def walk(
     tok = np.zeros(n + 1, np.int64)
     is_new = np.zeros(n + 1, np.bool_)
     steps = 0
-    base0 = 0.0
-    base1 = 0.0
+    base = np.zeros((2, 1))
+    base_low = np.zeros((2, 1))
 
     for x1 in range(space.n_over):
         if first_weight[x1] <= 0.0:
@@ -92,15 +94,9 @@ def walk(
                 k = count_below(wj, space.rho, space.bucket)
                 ks[level] = k
                 mass = clipped_mass(wj, k, space, tok, nt)
-                if level == 1:
-                    before, numerator = 1.0, first_numerator[x1]
-                else:
-                    before = w[level - 1]
-                    numerator = before * (1.0 - q[tok[nt - 1]])
-                    if not is_new[level]:
-                        numerator = before - wj
+                before = w[level - 1] if level > 1 else 1.0
                 room = before - mass - (p[tok[nt - 1]] if is_new[level] else 0.0)
-                scale_c[level] = shape_factor(room, numerator)
+                share[level] = spread_share(wj, mass, room)
                 spread0[level] = 0.0
                 spread1[level] = 0.0
                 if level < n:
@@ -151,8 +147,8 @@ def walk(
                         terms,
                     )
                     steps += visited
-                    if steps > max_steps:
-                        return steps, base0, base1, False
+                    if steps + SUM_COST * terms.work[0] > max_steps:
+                        return steps, base[0, 0], base[1, 0], False
                 elif level == last:
                     done = True
                     steps += k + nt
@@ -174,8 +170,8 @@ def walk(
                         close_water(space, wj, k, tok, nt, scale, terms)
                     else:
                         spread0[level] = close_capacity(space, wj, k, tok, nt, scale, terms)
-                    if steps > max_steps:
-                        return steps, base0, base1, False
+                    if steps + SUM_COST * terms.work[0] > max_steps:
+                        return steps, base[0, 0], base[1, 0], False
                 else:
                     pos[level] = 0
             if not done:
@@ -193,10 +189,10 @@ def walk(
                         x = tok[i - k]
                         wx = wj * q[x]
                     i += 1
-                    if wx > 0.0:
+                    if wx > LIGHTEST:
                         break
                 pos[level] = i
-                if wx > 0.0:
+                if wx > LIGHTEST:
                     is_child_new = i <= k
                     level += 1
                     w[level] = wx
@@ -206,41 +202,39 @@ def walk(
                     if is_child_new:
                         tok[nt] = x
                         n_tok[level] = nt + 1
-                    else:
-                        # The numerator needs q of the repeated token: w (1 - q) = w - w q.
-                        pass
                     steps += VISIT_COST
-                    if steps > max_steps:
-                        return steps, base0, base1, False
+                    if steps + SUM_COST * terms.work[0] > max_steps:
+                        return steps, base[0, 0], base[1, 0], False
                     continue
             # All descendants are done: add this state's own terms and hand its share up.
-            c = scale_c[level]
+            t = share[level]
             k = count_below(wj, space.rho, space.bucket)
             if want_law and not water:
                 for row in range(2):
                     spread = spread0[level] if row == 0 else spread1[level]
-                    term = scale * c * spread
+                    term = scale * (1.0 - t) * spread
                     if row == 1 and cut:
                         term -= scale
                     if spread == 0.0 and term == 0.0:
                         continue
-                    cnt[row, k] += term
-                    cw[row, k] += term * wj
+                    add_exactly(terms.cnt, terms.cnt_low, row, k, term)
+                    add_exactly(terms.cw, terms.cw_low, row, k, term * wj)
                     for i in range(nt):
                         e = tok[i]
                         point[row, e] -= term * min(p[e], wj * q[e])
                     if is_new[level]:
-                        point[row, tok[nt - 1]] -= scale * (1.0 - c) * spread * p[tok[nt - 1]]
-                spread0[level - 1] += (1.0 - c) * spread0[level]
-                spread1[level - 1] += (1.0 - c) * spread1[level]
+                        point[row, tok[nt - 1]] -= scale * t * spread * p[tok[nt - 1]]
+                spread0[level - 1] += t * spread0[level]
+                spread1[level - 1] += t * spread1[level]
             elif want_law and cut:
                 # The next acceptance is counted where it belongs; only the rest is emitted here.
-                cnt[1, k] -= scale
-                cw[1, k] -= scale * wj
+                add_exactly(terms.cnt, terms.cnt_low, 1, k, -scale)
+                add_exactly(terms.cw, terms.cw_low, 1, k, -scale * wj)
                 for i in range(nt):
                     e = tok[i]
                     point[1, e] += scale * min(p[e], wj * q[e])
             level -= 1
-        base0 += scale * spread0[0]
-        base1 += scale * spread1[0]
-    return steps, base0, base1, True
+        add_exactly(base, base_low, 0, 0, scale * spread0[0])
+        add_exactly(base, base_low, 1, 0, scale * spread1[0])
+    base += base_low
+    return steps, base[0, 0], base[1, 0], True
