@@ -126,5 +126,10 @@ def test_bad_arguments():
         appendix_b_kl([[1.0]], [[1.0]], 1, rng=rng)
     with pytest.raises(InputError, match="at least 1"):
         appendix_b_kl([1.0], [1.0], 0, rng=rng)
+    for n in (True, 2.0, "2"):
+        with pytest.raises(InputError, match="n_siblings is"):
+            appendix_b_kl([1.0], [1.0], n, rng=rng)
+    with pytest.raises(InputError, match="rng is None"):
+        appendix_b_kl([1.0], [1.0], 1, rng=None)
     with pytest.raises(RuleError):
         appendix_b_kl([1.0], [1.0], 1, rule="nonesuch", rng=rng)

@@ -128,7 +128,9 @@ def test_batches(replacement):
 def test_bad_arguments():
     with pytest.raises(InputError, match="shape"):
         optimal_acceptance([0.5, 0.5], [1.0], 2)
-    with pytest.raises(InputError, match="at least 1 sibling"):
-        optimal_acceptance([0.5, 0.5], [0.5, 0.5], 0)
+    for n in (0, -1, True, 2.0, "2", None):
+        with pytest.raises(InputError, match="n_siblings is"):
+            optimal_acceptance([0.5, 0.5], [0.5, 0.5], n)
+    assert optimal_acceptance([0.5, 0.5], [0.5, 0.5], np.int64(2)) == 1.0
     with pytest.raises(DistributionError):
         optimal_acceptance([0.5, 0.6], [0.5, 0.5], 2)

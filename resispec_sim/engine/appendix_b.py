@@ -15,6 +15,7 @@ emit.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from resispec_sim.checks import check_n_siblings, check_whole
 from resispec_sim.engine.distances import kl_divergence
 from resispec_sim.errors import InputError
 from resispec_sim.probs import check_probs
@@ -58,7 +59,7 @@ def appendix_b_kl(
     DistributionError
         If an argument is not a distribution.
     InputError
-        If shapes differ or a count is less than 1.
+        If shapes differ, a count is not a whole number from 1 on, or `rng` is no generator.
     RuleError
         If the rule is unknown.
 
@@ -87,10 +88,10 @@ def appendix_b_kl(
             f"target_probs has shape {target.shape}, draft_probs {draft.shape}; "
             "give one position, (V,)"
         )
-    if n_siblings < 1 or n_trajectories < 1:
-        raise InputError(
-            f"n_siblings is {n_siblings}, n_trajectories {n_trajectories}; both must be at least 1"
-        )
+    n_siblings = check_n_siblings(n_siblings)
+    n_trajectories = check_whole("n_trajectories", n_trajectories, at_least=1)
+    if not isinstance(rng, np.random.Generator):
+        raise InputError(f"rng is {rng!r}: give a numpy generator, np.random.default_rng(seed)")
     parsed = None if rule == "random" else parse_rule(rule)
     total = 0.0
     for _ in range(n_trajectories):

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from resispec_sim.checks import check_n_siblings
 from resispec_sim.errors import InputError
 from resispec_sim.probs import check_probs
 
@@ -37,7 +38,7 @@ def optimal_acceptance(
     DistributionError
         If a row is not a distribution.
     InputError
-        If the shapes differ or `n_siblings` is less than 1.
+        If the shapes differ, or `n_siblings` is not a whole number from 1 on.
 
     References
     ----------
@@ -58,8 +59,7 @@ def optimal_acceptance(
             f"target_probs has shape {target.shape}, draft_probs {draft.shape}; "
             "give both as (V,) or (B, V)"
         )
-    if n_siblings < 1:
-        raise InputError(f"n_siblings is {n_siblings}; the bound needs at least 1 sibling")
+    n_siblings = check_n_siblings(n_siblings)
     p, q = _sort_by_ratio(np.atleast_2d(target), np.atleast_2d(draft))
     in_prefix = np.minimum(np.cumsum(q, axis=-1), 1.0) ** n_siblings
     if not replacement:
