@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import check_whole
 from .config import REPLAY
 from .errors import InputError
+
+MAX_DEPTH, MAX_BRANCHING = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,9 @@ class CompleteTree:
     Parameters
     ----------
     depth : int
-        Levels, the root included: at least 2.
+        Levels, the root included: 2 to 64.
     branching : int
-        Children per inner node: at least 1.
+        Children per inner node: 1 to 1024.
 
     Examples
     --------
@@ -38,10 +41,17 @@ class CompleteTree:
     branching: int
 
     def __post_init__(self) -> None:
+        check_whole("the depth of a tree", self.depth)
+        check_whole("the branching of a tree", self.branching)
         if self.depth < 2 or self.branching < 1:
             raise InputError(
                 f"tree d{self.depth}b{self.branching}: the depth counts the root and must be at least 2, "
                 "the branching at least 1"
+            )
+        if self.depth > MAX_DEPTH or self.branching > MAX_BRANCHING:
+            raise InputError(
+                f"tree d{self.depth}b{self.branching}: the depth may be at most {MAX_DEPTH}, "
+                f"the branching at most {MAX_BRANCHING}"
             )
 
     def __str__(self) -> str:

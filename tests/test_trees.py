@@ -200,7 +200,9 @@ def test_tree_names():
     assert parse_tree("d7b2").n_nodes == 127
 
 
-@pytest.mark.parametrize("text", ["", "b3", "d5", "d5b3x", "5b3", "d1b3", "d0b2", "d5b0", "d-5b3"])
+@pytest.mark.parametrize(
+    "text", ["", "b3", "d5", "d5b3x", "5b3", "d1b3", "d0b2", "d5b0", "d-5b3", "d65b1", "d2b1025"]
+)
 def test_bad_tree_names(text):
     with pytest.raises(InputError, match="tree"):
         parse_tree(text)
