@@ -27,12 +27,65 @@ def test_bad_logits_are_not_written(tmp_path, dtype, which, bad):
         LogitsError,
         match=rf"shard-00001.safetensors, prompt 2, {which} logits, position 3, token 6: .*{bad}",
     ):
-        make_dump(tmp_path, rows, dtype=dtype)
-    assert sorted(files_of(tmp_path)) == [
+        make_dump(tmp_path / "dump", rows, dtype=dtype)
+    assert not (tmp_path / "dump").exists()
+    # A recorder finds out shard by shard, and keeps what is whole.
+    plan = make_plan(dtype=dtype)
+    work = DumpWriter(tmp_path / "recording", plan)
+    work.write_shard(0, rows[:2])
+    with pytest.raises(LogitsError):
+        work.write_shard(1, rows[2:4])
+    assert sorted(files_of(tmp_path / "recording")) == [
         "manifest.json",
         "shard-00000.safetensors",
         "shard-00000.sha256",
     ]
+
+
+@pytest.mark.parametrize("spoilt", [(0, 2, V), (1, (2, 0), -np.inf), (2, (2, 0), np.nan)])
+def test_a_refused_call_does_not_block_a_corrected_one(tmp_path, spoilt):
+    which, place, value = spoilt
+    rows = make_rows()
+    rows[0][0][2] = 0
+    kept = rows[0][which][place]
+    rows[0][which][place] = value
+    with pytest.raises(InputError):
+        make_dump(tmp_path / "dump", rows)
+    assert list(tmp_path.iterdir()) == []
+    rows[0][which][place] = kept
+    make_dump(tmp_path / "dump", rows[:-1]).close()  # another plan
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 1.5},
+        {"temperature": "1"},
+        {"temperature": True},
+        {"top_p": "0.5"},
+        {"seed": 1.5},
+        {"prompts_per_shard": 1.5},
+        {"prompts": [3] * 5},
+        {"prompts": [[1.5]] * 5},
+        {"draft_to_target": [0.5] * V},
+    ],
+)
+def test_settings_of_the_wrong_type_are_refused(tmp_path, options):
+    with pytest.raises(InputError):
+        make_dump(tmp_path / "dump", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ragged_logits_are_refused(tmp_path):
+    with pytest.raises(InputError, match="prompt 0: target_logits is not an array"):
+        write_dump(tmp_path / "dump", [[[0.0, 1.0], [0.0]]], [[[0.0, 1.0]] * 2], [[0, 1]])
+
+
+def test_numpy_settings_are_taken():
+    plan = make_plan(
+        temperature=np.float32(1), top_k=np.int64(3), seed=np.int64(5), new_tokens=np.array([1] * 5)
+    )
+    assert plan == make_plan(temperature=1, top_k=3, new_tokens=np.int64(1))
 
 
 def test_a_row_of_minus_infinity_is_not_written(tmp_path):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
 from .names import resolve_dump, shipped_names
 from .reader import Dump, Position, open_dump
 from .schema import Manifest, Prompt, Shard, StorageDtype, plan_dump, read_manifest
-from .writer import DumpWriter, PromptRows
+from .writer import DumpWriter, PromptRows, check_shard
 
 __all__ = [
     "Dump",
@@ -93,9 +93,14 @@ def write_dump(
             f"one array per prompt in each list, please: got {len(target_logits)} target_logits, "
             f"{len(draft_logits)} draft_logits and {len(token_ids)} token_ids"
         )
+    arrays = zip(token_ids, target_logits, draft_logits, strict=True)
     rows = [
-        (np.asarray(ids), np.asarray(targets), np.asarray(drafts))
-        for ids, targets, drafts in zip(token_ids, target_logits, draft_logits, strict=True)
+        (
+            _array(i, "token_ids", ids),
+            _array(i, "target_logits", targets),
+            _array(i, "draft_logits", drafts),
+        )
+        for i, (ids, targets, drafts) in enumerate(arrays)
     ]
     for prompt_idx, (ids, targets, drafts) in enumerate(rows):
         if ids.ndim != 1 or not ids.size or targets.ndim != 2 or drafts.ndim != 2:
@@ -120,9 +125,19 @@ def write_dump(
         prompts_per_shard=prompts_per_shard,
         provenance=provenance,
     )
+    # Before anything is on disk: a plan left behind would stand in the way of a corrected call.
+    for shard in plan.shards:
+        check_shard(plan, shard, [PromptRows(*rows[i]) for i in shard.prompt_idxs])
     writer = DumpWriter(Path(path), plan)
     # All of them, not only the missing ones: shards of an earlier call may hold other arrays.
     for shard_idx, shard in enumerate(plan.shards):
         writer.write_shard(shard_idx, [rows[i] for i in shard.prompt_idxs])
     writer.finish()
     return open_dump(path)
+
+
+def _array(prompt_idx: int, name: str, values: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"prompt {prompt_idx}: {name} is not an array: {error}") from error

@@ -34,6 +34,11 @@ def resolve_dump(path_or_name: str | os.PathLike[str]) -> Path:
     DumpError
         If there is neither; the message lists the shipped names.
     """
+    if not os.fspath(path_or_name):
+        raise DumpError(
+            "the name of the dump is empty (''): give a folder, or the name of a shipped dump: "
+            f"{', '.join(shipped_names()) or 'none'}"
+        )
     path = Path(path_or_name)
     if path.is_dir():
         return path

@@ -7,12 +7,14 @@ or the machine's folders, so an interrupted recording that is run again ends in 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from ..checks import as_list, check_number, check_whole
 from ..errors import InputError, ManifestError
 from ..probs import check_vocabulary_map
 from ..provenance import as_json_data
@@ -136,6 +138,8 @@ def plan_dump(
 
     Raises
     ------
+    InputError
+        If a setting is of the wrong type.
     ManifestError
         If a setting is out of range, or one prompt alone is larger than a shard.
 
@@ -148,10 +152,9 @@ def plan_dump(
     [('shard-00000.safetensors', [0, 1]), ('shard-00001.safetensors', [2])]
     """
     entries = [_as_prompt(prompt) for prompt in prompts]
-    if isinstance(new_tokens, int):
-        counts = [new_tokens] * len(entries)
-    else:
-        counts = [int(n) for n in new_tokens]
+    counts = [check_whole("new_tokens", n) for n in as_list(new_tokens)]
+    if isinstance(new_tokens, Integral):
+        counts *= len(entries)
     if not entries:
         raise ManifestError("a dump needs at least one prompt, got none")
     if len(counts) != len(entries):
@@ -163,7 +166,7 @@ def plan_dump(
         raise ManifestError(f"dtype must be one of {', '.join(STORAGE_DTYPES)}, got {dtype!r}")
     sizes = (int(target_vocab_size), int(draft_size))
     aligned = sizes[0] if draft_to_target is not None else max(sizes)
-    if prompts_per_shard is not None and prompts_per_shard < 1:
+    if prompts_per_shard is not None and check_whole("prompts_per_shard", prompts_per_shard) < 1:
         raise ManifestError(f"prompts_per_shard must be at least 1, got {prompts_per_shard}")
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -171,14 +174,16 @@ def plan_dump(
         vocab_size=aligned,
         target_vocab_size=sizes[0],
         draft_vocab_size=sizes[1],
-        draft_to_target=None if draft_to_target is None else [int(i) for i in draft_to_target],
+        draft_to_target=None
+        if draft_to_target is None
+        else [check_whole("draft_to_target", i) for i in draft_to_target],
         target=dict(target or {}),
         draft=dict(draft or {}),
         tokenizer=tokenizer,
-        temperature=float(temperature),
-        top_k=None if not top_k else int(top_k),
-        top_p=None if top_p is None else float(top_p),
-        seed=None if seed is None else int(seed),
+        temperature=check_number("temperature", temperature),
+        top_k=None if not top_k else check_whole("top_k", top_k),
+        top_p=None if top_p is None else check_number("top_p", top_p),
+        seed=None if seed is None else check_whole("seed", seed),
         dtype=dtype,
         new_tokens=max(counts),
         prompts=entries,
@@ -198,7 +203,9 @@ def _as_prompt(prompt: str | Sequence[int] | Prompt) -> Prompt:
         return prompt
     if isinstance(prompt, str):
         return Prompt(text=prompt)
-    return Prompt(token_ids=[int(i) for i in prompt])
+    if not isinstance(prompt, Iterable):
+        raise InputError(f"prompts holds {prompt!r}: give texts, lists of token ids, or Prompts")
+    return Prompt(token_ids=[check_whole("a token id of a prompt", i) for i in prompt])
 
 
 def _cut_into_shards(manifest: Manifest, counts: list[int], batch: int, limit: int) -> list[Shard]:

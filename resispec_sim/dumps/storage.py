@@ -111,21 +111,26 @@ def check_rows(rows: NDArray[Any], where: str, first: int = 0) -> None:
     )
 
 
+def checked_rows(logits: ArrayLike, dtype: str, where: str) -> NDArray[Any]:
+    """Logits (L, V) in float32 or float64, if they can be stored in ``dtype`` (`LogitsError`)."""
+    rows = np.asarray(logits)
+    if rows.dtype != np.float64:
+        rows = rows.astype(np.float32, copy=False)
+    check_rows(rows, where)
+    if dtype == "float32" and rows.dtype == np.float64 and rows.max() > np.finfo(np.float32).max:
+        raise LogitsError(f"{where}: a logit above the range of float32; store it in 16 bits")
+    return rows
+
+
 def encode_rows(logits: ArrayLike, dtype: str, where: str) -> NDArray[Any]:
     """Logits (L, V) as stored: raw in float32, minus the row maximum in 16 bits.
 
     Finite logits stay finite: what lies below the storage's range is put at its end (probability 0
     in float64 either way), so the support is not changed. ``-inf`` is kept.
     """
-    rows = np.asarray(logits)
-    if rows.dtype != np.float64:
-        rows = rows.astype(np.float32, copy=False)
-    check_rows(rows, where)
+    rows = checked_rows(logits, dtype, where)
     _, bits, lowest = _STORED[dtype]
-    if dtype == "float32":
-        if rows.dtype == np.float64 and rows.max() > np.finfo(np.float32).max:
-            raise LogitsError(f"{where}: a logit above the range of float32; store it in 16 bits")
-    else:
+    if dtype != "float32":
         with np.errstate(over="ignore"):
             rows = rows - rows.max(axis=-1, keepdims=True)
     minus_inf = np.asarray(logits) == -np.inf

@@ -26,7 +26,7 @@ from .schema import (
     read_manifest,
     without_checksums,
 )
-from .storage import encode_rows, shard_header
+from .storage import checked_rows, encode_rows, shard_header
 
 LOG_NAME = "recording.log.jsonl"
 
@@ -203,48 +203,59 @@ class DumpWriter:
     def _chunks(self, shard: Shard, prompts: list[PromptRows]) -> Iterator[bytes | memoryview]:
         yield shard_header(self.manifest, shard)
         ids = [
-            self._check_prompt(shard, i, n, rows)
+            _check_prompt(self.manifest, shard, i, n, rows)
             for i, n, rows in zip(shard.prompt_idxs, shard.n_positions, prompts, strict=True)
         ]
         for token_ids in ids:
             yield token_ids.astype("<i8").data.cast("B")
         for prompt_idx, rows in zip(shard.prompt_idxs, prompts, strict=True):
             for which, logits in (("target", rows.target_logits), ("draft", rows.draft_logits)):
-                where = f"{shard.file}, prompt {prompt_idx}, {which} logits"
+                where = _place(shard, prompt_idx, which)
                 stored = encode_rows(logits, self.manifest.dtype, where)
                 yield np.ascontiguousarray(stored).data.cast("B")
 
-    def _check_prompt(
-        self, shard: Shard, prompt_idx: int, n: int, rows: PromptRows
-    ) -> NDArray[Any]:
-        where = f"{shard.file}, prompt {prompt_idx}"
-        ids, target, draft = (np.asarray(part) for part in rows)
-        size = self.manifest.target_vocab_size
-        for name, array, shape in (
-            ("token_ids", ids, (n,)),
-            ("target_logits", target, (n, size)),
-            ("draft_logits", draft, (n, self.manifest.draft_vocab_size)),
-        ):
-            if array.shape != shape:
-                raise InputError(
-                    f"{where}: {name} has shape {array.shape}, but the plan says {shape}"
-                )
-            if array.dtype.kind not in ("iu" if name == "token_ids" else "fiu"):
-                raise InputError(f"{where}: {name} has type {array.dtype}")
-        outside = np.flatnonzero((ids < 0) | (ids >= size))
-        if outside.size:
-            j = int(outside[0])
-            raise InputError(
-                f"{where}, position {j}: token {ids[j]} is outside the target's {size} tokens"
-            )
-        impossible = np.flatnonzero(np.isneginf(target[np.arange(n), ids]))
-        if impossible.size:
-            j = int(impossible[0])
-            raise InputError(
-                f"{where}, position {j}: recorded token {ids[j]} has target logit -inf, so the "
-                "target cannot have sampled it; row j must be the logits that predicted token j"
-            )
-        return ids
+
+def check_shard(manifest: Manifest, shard: Shard, prompts: Sequence[PromptRows]) -> None:
+    """Raise what `DumpWriter.write_shard` would raise for these rows, without writing."""
+    for i, n, rows in zip(shard.prompt_idxs, shard.n_positions, prompts, strict=True):
+        _check_prompt(manifest, shard, i, n, rows)
+        for which, logits in (("target", rows.target_logits), ("draft", rows.draft_logits)):
+            checked_rows(logits, manifest.dtype, _place(shard, i, which))
+
+
+def _place(shard: Shard, prompt_idx: int, which: str) -> str:
+    return f"{shard.file}, prompt {prompt_idx}, {which} logits"
+
+
+def _check_prompt(
+    manifest: Manifest, shard: Shard, prompt_idx: int, n: int, rows: PromptRows
+) -> NDArray[Any]:
+    where = f"{shard.file}, prompt {prompt_idx}"
+    ids, target, draft = (np.asarray(part) for part in rows)
+    size = manifest.target_vocab_size
+    for name, array, shape in (
+        ("token_ids", ids, (n,)),
+        ("target_logits", target, (n, size)),
+        ("draft_logits", draft, (n, manifest.draft_vocab_size)),
+    ):
+        if array.shape != shape:
+            raise InputError(f"{where}: {name} has shape {array.shape}, but the plan says {shape}")
+        if array.dtype.kind not in ("iu" if name == "token_ids" else "fiu"):
+            raise InputError(f"{where}: {name} has type {array.dtype}")
+    outside = np.flatnonzero((ids < 0) | (ids >= size))
+    if outside.size:
+        j = int(outside[0])
+        raise InputError(
+            f"{where}, position {j}: token {ids[j]} is outside the target's {size} tokens"
+        )
+    impossible = np.flatnonzero(np.isneginf(target[np.arange(n), ids]))
+    if impossible.size:
+        j = int(impossible[0])
+        raise InputError(
+            f"{where}, position {j}: recorded token {ids[j]} has target logit -inf, so the "
+            "target cannot have sampled it; row j must be the logits that predicted token j"
+        )
+    return ids
 
 
 def _sidecar(file: Path) -> Path:
