@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from joblib import Parallel, delayed
 
+from .checks import as_list, check_number, check_whole
 from .config import REPLAY
 from .dumps import Dump, open_dump
 from .engine.law import check_engine
@@ -98,11 +99,12 @@ def replay(
     plan = Plan(
         rules=_as_rules(rules),
         siblings=_as_counts(siblings),
-        tree=parse_tree(tree) if isinstance(tree, str) else tree,
+        tree=_as_tree(tree),
         method=method,
-        max_paths=_at_least_one("max_paths", max_paths),
-        seed=seed,
+        max_paths=check_whole("max_paths", max_paths, at_least=1),
+        seed=check_whole("seed", seed, at_least=0),
     )
+    n_jobs = check_whole("n_jobs", n_jobs)
     if n_jobs == 0:
         raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
     with contextlib.ExitStack() as stack:
@@ -139,8 +141,8 @@ def replay(
             top_k=top_k if top_k is not None else dump.top_k,
             top_p=top_p if top_p is not None else dump.top_p,
             method=method,
-            max_paths=max_paths,
-            seed=seed,
+            max_paths=plan.max_paths,
+            seed=plan.seed,
         )
     frame = _as_frame(rows, plan, heat)
     context = EalContext(plan.tree, {rule.label: rule.exact for rule in plan.rules}, unavailable)
@@ -206,9 +208,10 @@ def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFram
 
 
 def _as_rules(rules: str | Rule | Sequence[str | Rule]) -> tuple[Rule, ...]:
-    given = [rules] if isinstance(rules, str | Rule) else rules
     found: list[Rule] = []
-    for item in given:
+    for item in as_list(rules):
+        if not isinstance(item, str | Rule):
+            raise InputError(f"rules holds {item!r}: give names or Rule instances")
         texts = split_rules(item) if isinstance(item, str) else [item]
         found += [parse_rule(text) if isinstance(text, str) else text for text in texts]
     for rule in found:
@@ -235,15 +238,23 @@ def split_rules(text: str) -> list[str]:
 
 
 def _as_counts(siblings: int | Sequence[int]) -> tuple[int, ...]:
-    counts = [siblings] if isinstance(siblings, int) else siblings
-    return _distinct("siblings", [_at_least_one("siblings", count) for count in counts])
+    counts = as_list(siblings)
+    return _distinct("siblings", [check_whole("siblings", n, at_least=1) for n in counts])
 
 
 def _as_temperatures(temperatures: float | Sequence[float] | None, own: float) -> tuple[float, ...]:
     if temperatures is None:
         return (float(own),)
-    given = [temperatures] if isinstance(temperatures, int | float) else temperatures
-    return _distinct("temperatures", [float(value) for value in given])
+    given = as_list(temperatures)
+    return _distinct("temperatures", [check_number("temperatures", value) for value in given])
+
+
+def _as_tree(tree: str | CompleteTree) -> CompleteTree:
+    if isinstance(tree, CompleteTree):
+        return tree
+    if not isinstance(tree, str):
+        raise InputError(f"tree is {tree!r}: give a name such as 'd5b3', or a CompleteTree")
+    return parse_tree(tree)
 
 
 def _as_range(
@@ -254,13 +265,20 @@ def _as_range(
         if match is None or "-" in match.groups():
             raise InputError(f"positions {positions!r} is not of the form A:B")
         positions = (int(match[1]) if match[1] else None, int(match[2]) if match[2] else None)
-    if not isinstance(positions, slice):
-        positions = slice(*(positions or (None, None)))
-    start, stop, step = positions.indices(n_positions)
-    if step != 1 or start >= stop:
+    if positions is None:
+        positions = (None, None)
+    if isinstance(positions, slice):
+        if positions.step is not None and positions.step != 1:
+            raise InputError(f"positions {positions!r} has a step: consecutive positions only")
+        positions = (positions.start, positions.stop)
+    ends = as_list(positions)
+    if len(ends) != 2:
+        raise InputError(f"positions is {positions!r}: give 'A:B', a slice or a pair")
+    first, last = (None if end is None else check_whole("positions", end) for end in ends)
+    start, stop, _ = slice(first, last).indices(n_positions)
+    if start >= stop:
         raise InputError(
-            f"positions {positions.start}:{positions.stop} holds none of the {n_positions} positions "
-            "of the dump"
+            f"positions {first}:{last} holds none of the {n_positions} positions of the dump"
         )
     return start, stop
 
@@ -302,12 +320,6 @@ def _about(dump: Dump) -> dict[str, Any]:
         "top_k": dump.top_k,
         "top_p": dump.top_p,
     }
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} is {value}: it must be at least 1")
-    return value
 
 
 def _distinct(name: str, values: Sequence[_T]) -> tuple[_T, ...]:

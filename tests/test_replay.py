@@ -213,11 +213,35 @@ def test_a_dump_by_path_and_a_range_of_positions(dump):
         ({"max_paths": 0}, InputError),
         ({"n_jobs": 0}, InputError),
         ({"method": "guess"}, InputError),
+        ({"seed": -1}, InputError),
+        ({"seed": 1.5}, InputError),
+        ({"siblings": 2.5}, InputError),
+        ({"siblings": [True]}, InputError),
+        ({"siblings": "2"}, InputError),
+        ({"temperatures": "1"}, InputError),
+        ({"positions": 3}, InputError),
+        ({"positions": (0.0, 3)}, InputError),
+        ({"positions": slice(0, 6, 2)}, InputError),
+        ({"positions": slice(0, 6, 0)}, InputError),
+        ({"tree": None}, InputError),
+        ({"tree": "d9999b9999"}, InputError),
+        ({"rules": 3}, InputError),
+        ({"max_paths": 1e6}, InputError),
+        ({"n_jobs": 1.5}, InputError),
     ],
 )
 def test_bad_arguments(dump, arguments, error):
     with pytest.raises(error):
         replay(dump, **arguments)
+
+
+def test_numpy_numbers_are_taken(dump):
+    arguments = {"rules": "specinfer", "positions": (np.int64(0), np.int64(3))}
+    numpy = replay(
+        dump, siblings=np.int64(2), temperatures=np.float32(1), seed=np.int64(0), **arguments
+    )
+    plain = replay(dump, siblings=2, temperatures=1, **arguments)
+    assert numpy.to_json() == plain.to_json()
 
 
 def test_a_missing_dump():
