@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 FAILED = 2
+READER_GONE = 141  # what a shell shows for SIGPIPE
+NARROWEST = 40  # columns; in fewer no table can be read
 
 _NumberT = TypeVar("_NumberT", int, float)
 
@@ -229,8 +231,13 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(tokens, exit_on_error=False, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError:
         return FAILED  # cyclopts has printed it
+    except BrokenPipeError:
+        # Nobody reads any more. What is still buffered goes nowhere, or exiting would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
     except (ResispecError, OSError) as error:
         print(f"resispec: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
@@ -245,7 +252,8 @@ def _console() -> "Console":
 
     # Into a pipe rich assumes 80 columns, which folds the tables; a user's COLUMNS still rules.
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if wide else 110)
+    console = Console(width=None if wide else 110)
+    return console if console.width >= NARROWEST else Console(width=NARROWEST)
 
 
 def _numbers(option: str, text: str, kind: Callable[[str], _NumberT]) -> list[_NumberT]:

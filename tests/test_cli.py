@@ -31,6 +31,12 @@ def dump(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def without_columns(monkeypatch):
+    """GNU readline exports COLUMNS to the workers of pytest-xdist, which would fold the tables."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def test_replay_prints_a_table(dump, capsys):
     assert run_command(["replay", str(dump), "--siblings", "2", "--tree", "d3b2"]) == 0
     out = capsys.readouterr().out
@@ -205,3 +211,45 @@ def test_ctrl_c_on_a_real_process(dump, tmp_path, jobs):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["partial"] is True and 1 <= summary["n_positions"] < 2 * LENGTH
     assert re.search(rf"PARTIAL: interrupted after {summary['n_positions']} of {2 * LENGTH}", out)
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "39"])
+def test_a_terminal_too_narrow_counts_as_40_columns(dump, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run_command(["replay", str(dump), "--positions", "0:1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10 and max(map(len, lines)) == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "-1"], "seed is -1"),
+        (["--tree", "d9999b9999"], "tree d9999b9999: the depth may be at most 64"),
+    ],
+)
+def test_values_out_of_range_are_one_line(dump, capsys, arguments, message):
+    assert run_command(["replay", str(dump), *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_an_empty_name(capsys):
+    assert run_command(["replay", ""]) == 2
+    assert "the name of the dump is empty ('')" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes there do not break this way")
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_closed_pipe_ends_the_command_quietly(dump, options):
+    code = f"from resispec_sim.cli import main; main(['replay', {str(dump)!r}, *{options!r}])"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode in (1, 141)
+    assert "resispec:" not in done.stderr and "rror" not in done.stderr
