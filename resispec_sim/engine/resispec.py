@@ -147,7 +147,9 @@ def _deepen(
         spent += walked.work
         if not walked.complete:
             break
-        step = THETA_STEP if walked.work > 1.1 * best.work else THETA_STEP**4
+        # Far down, where nothing lies between one threshold and the next, go on in larger steps.
+        idle = theta < 1e-8 and walked.work < 1.1 * best.work
+        step = THETA_STEP**4 if idle else THETA_STEP
         best = walked
         # a path that was cut off is lighter than theta; none can be heavier than all of them together
         theta = min(theta / step, float(best.lost[-1]))
