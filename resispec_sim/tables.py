@@ -104,7 +104,9 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
             f"{summary['tree']['drafted_levels']} drafted levels; the bonus token counts. EAL is the mean "
             "over positions of the recorded text, tokens per step weighs them by how often a step "
             "starts there; the steps of a rule that is not exact visit other contexts than this "
-            f"text. Brackets: {REPLAY.confidence:.0%} bootstrap over prompts.",
+            f"text. Brackets: {REPLAY.confidence:.0%} bootstrap over prompts. The text is weighed by what a "
+            "rule accepts of it; weights above 1, which only an inexact rule has, can carry a bracket past "
+            "the tree's depth. The tree sets its own number of siblings.",
         ),
         ("(3)", "Accepted mass beyond the target: no way of spreading the deficit can repair it."),
         (

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from resispec_sim.checks import check_n_siblings, check_number, check_whole
 from resispec_sim.config import ENGINE
 from resispec_sim.engine import distances
 from resispec_sim.engine.resispec import resispec_outcome
@@ -43,7 +44,8 @@ class Law:
     tv_interval, kl_interval : ndarray (2,)
         Likewise.
     stderr : ndarray (K,) or None
-        Standard errors of `accepted` where sampled.
+        Standard errors of `accepted` where sampled, at least what prefixes too rare to be drawn could
+        change.
     tv_lower_bound : float
         ``sum (A - p)+`` with A the accepted mass per token: bounds the TV from below whatever the
         residual's fill does. Meaningless noise is not removed: an exact rule shows up to 1e-15.
@@ -134,22 +136,16 @@ def exact_law(
     chosen = parse_rule(rule, **options)
     check_engine(chosen)
     target, draft = _check_pair(target_probs, draft_probs)
-    if (
-        isinstance(n_siblings, bool)
-        or not isinstance(n_siblings, (int, np.integer))
-        or n_siblings < 1
-    ):
-        raise InputError(f"n_siblings is {n_siblings!r}; give a whole number of 1 or more")
+    n_siblings = check_n_siblings(n_siblings)
+    seed = check_whole("seed", seed, at_least=0)
     if method not in get_args(Method):
         raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
-    if not max_paths > 0:
+    if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
     if target.ndim == 1:
-        return _law_of_row(
-            chosen, target, draft, int(n_siblings), method, by_token, max_paths, seed
-        )
+        return _law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
     rows = [
-        _law_of_row(chosen, p, q, int(n_siblings), method, by_token, max_paths, _row_seed(seed, b))
+        _law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
@@ -179,15 +175,20 @@ def check_engine(rule: Rule) -> None:
 
 
 def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    target = check_probs(target_probs, "target_probs")
-    draft = check_probs(draft_probs, "draft_probs")
-    if target.shape != draft.shape:
+    try:
+        # first of all: a row that was cut would not sum to 1 either
+        shapes = np.shape(target_probs), np.shape(draft_probs)
+    except ValueError as error:
+        raise InputError(f"probabilities have rows of different lengths ({error})") from None
+    if shapes[0] != shapes[1]:
         raise VocabularyError(
-            f"target_probs has shape {target.shape} and draft_probs {draft.shape}; pad the smaller "
+            f"target_probs has shape {shapes[0]} and draft_probs {shapes[1]}; pad the smaller "
             "vocabulary with probability 0 (resispec_sim.probs.align_vocabularies)"
         )
-    if target.ndim not in (1, 2) or target.size == 0:
-        raise InputError(f"probabilities have shape {target.shape}; give (V,) or (B, V), not empty")
+    if len(shapes[0]) not in (1, 2) or 0 in shapes[0]:
+        raise InputError(f"probabilities have shape {shapes[0]}; give (V,) or (B, V), not empty")
+    target = check_probs(target_probs, "target_probs")
+    draft = check_probs(draft_probs, "draft_probs")
     return target, draft
 
 

@@ -37,6 +37,7 @@ class RatioSpace(NamedTuple):
     bucket: NDArray[np.int32]  # first index whose rho lies in a bucket or above it
     n_zero: int  # tokens with rho = 0, the first ones
     n_drafted: int  # tokens with q > 0; the rest are the last ones
+    n_overflow: int  # tokens with q > 0 whose rho passes the float range, counted as never drafted
     n_over: int  # tokens with rho < 1: the over-estimated ones, all that can be rejected first
     order: NDArray[np.int64]  # (V,) token id at each place
 
@@ -50,6 +51,7 @@ def to_ratio_space(
     with np.errstate(over="ignore"):
         np.divide(p, q, out=rho, where=q > 0)
     # Where p/q overflows, q is below 1e-308 p: such a token counts as never drafted.
+    n_overflow = int(np.count_nonzero(np.isinf(rho) & (q > 0)))
     q = np.where(np.isinf(rho), 0.0, q)
     order = np.argsort(rho, kind="stable")
     rho, p, q = rho[order], p[order], q[order]
@@ -75,6 +77,7 @@ def to_ratio_space(
         bucket=bucket,
         n_zero=int(np.searchsorted(rho, 0.0, side="right")),
         n_drafted=int(np.count_nonzero(q > 0)),
+        n_overflow=n_overflow,
         n_over=n_over,
         order=order,
     )

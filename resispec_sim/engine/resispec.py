@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,7 +66,26 @@ def resispec_outcome(
             outcome = exact_outcome(rule, space, first, n_siblings, SLACK * max_paths)
     if outcome is None:
         outcome = certified_outcome(rule, space, first, n_siblings, max_paths)
+    if rule.fill == "water" and space.n_overflow:
+        outcome = _without_certain_residual(outcome, space.n_overflow)
     return _to_token_order(outcome, space, first.notes)
+
+
+def _without_certain_residual(outcome: Outcome, n_overflow: int) -> Outcome:
+    """Keep of a law only what is certain: the water fill may tell apart what floats cannot.
+
+    It fills drafted tokens before never-drafted ones, so a token whose q is too small for a ratio can
+    hold much of a residual. Acceptance does not depend on it.
+    """
+    note = (
+        f"{n_overflow} drafted tokens have p/q beyond the float range: their residual is estimated"
+    )
+    return replace(
+        outcome,
+        method="estimated",
+        certain=outcome.accepted_by_token.sum(axis=0),
+        notes=(*outcome.notes, note),
+    )
 
 
 def exact_outcome(
@@ -162,15 +183,11 @@ def _to_token_order(outcome: Outcome, space: RatioSpace, notes: tuple[str, ...])
         result[..., space.order] = values
         return result
 
-    return Outcome(
+    return replace(
+        outcome,
         output_probs=back(outcome.output_probs),
-        accepted=outcome.accepted,
         accepted_by_token=back(outcome.accepted_by_token),
-        method=outcome.method,
-        n_paths=outcome.n_paths,
-        accepted_interval=outcome.accepted_interval,
         certain=None if outcome.certain is None else back(outcome.certain),
-        stderr=outcome.stderr,
         batch_laws=None if outcome.batch_laws is None else back(outcome.batch_laws),
         notes=(*outcome.notes, *notes),
     )
