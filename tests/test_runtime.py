@@ -10,10 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("needs the extra torch", allow_module_level=True)
-
 import torch
 from runtime_models import TEXTS, save_model
 
