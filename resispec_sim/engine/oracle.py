@@ -1,12 +1,15 @@
 """A rule's law by definition: every sibling tuple, every acceptance coin, exact rationals."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from resispec_sim.errors import DistributionError, InputError
-from resispec_sim.rules.base import Rule
+import numpy as np
+
+from resispec_sim.errors import DistributionError, InputError, RuleError
+from resispec_sim.rules.base import PositionRule, Rule, SequentialRule, to_array
+from resispec_sim.rules.siblings import next_draw, sibling_tuples
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,15 @@ def enumerate_law(
 ) -> OracleLaw:
     """Run the procedure along every path, forward, and add up what it emits.
 
-    Siblings are drawn independently from the draft. Paths whose residual is the same have the same
-    future and are walked together. The cost grows as ``V**n_siblings``: this is the standard that
-    the engine is checked against, for small vocabularies.
+    Siblings are drawn as the rule says; draws without replacement stop at the support of the draft.
+    Paths of a sequential rule that reach the same state have the same future and are walked together.
+    The cost grows as ``V**n_siblings``: this is the standard that the engine is checked against, for
+    small vocabularies.
 
     Parameters
     ----------
     rule : Rule
-        Any sequential rule.
+        Any rule of one position.
     target_probs, draft_probs : sequence of Fraction, (V,)
         Exact distributions.
     n_siblings : int
@@ -52,6 +56,8 @@ def enumerate_law(
         If the probabilities are negative or do not sum to exactly 1.
     InputError
         If the lengths differ or `n_siblings` is negative.
+    RuleError
+        If the rule is not one of single positions, or not defined for this number of siblings.
 
     Examples
     --------
@@ -69,31 +75,80 @@ def enumerate_law(
         )
     if n_siblings < 0:
         raise InputError(f"n_siblings is {n_siblings}; it must be 0 or more")
-
-    accepted_by_token = [[Fraction(0)] * vocab_size for _ in range(n_siblings)]
-    reached: dict[tuple[Fraction, ...], Fraction] = {target: Fraction(1)}
-    for accepted in accepted_by_token:
-        rejected: defaultdict[tuple[Fraction, ...], Fraction] = defaultdict(Fraction)
-        for residual, path_weight in reached.items():
-            for token, draft_prob in enumerate(draft):
-                if draft_prob == 0:
-                    continue
-                accept_prob = min(Fraction(1), residual[token] / draft_prob)
-                drawn = path_weight * draft_prob
-                accepted[token] += drawn * accept_prob
-                if accept_prob < 1:
-                    next_residual = rule.residual_after(residual, draft, token)
-                    rejected[next_residual] += drawn * (1 - accept_prob)
-        reached = rejected
-
-    output_probs = [sum(column, Fraction(0)) for column in zip(*accepted_by_token, strict=True)]
-    output_probs = output_probs or [Fraction(0)] * vocab_size
-    for residual, path_weight in reached.items():
-        for token, prob in enumerate(residual):
-            output_probs[token] += path_weight * prob
+    if not isinstance(rule, PositionRule):
+        raise RuleError(f"{rule.label} verifies several levels: it has no law at one position")
+    rule.check_count(n_siblings)
+    tally = _Tally(n_siblings, vocab_size)
+    walk = _walk_states if isinstance(rule, SequentialRule) else _walk_tuples
+    walk(rule, to_array(target), to_array(draft), n_siblings, tally)
     return OracleLaw(
-        output_probs, [sum(row, Fraction(0)) for row in accepted_by_token], accepted_by_token
+        tally.output_probs,
+        [sum(row, Fraction(0)) for row in tally.accepted_by_token],
+        tally.accepted_by_token,
     )
+
+
+class _Tally:
+    """Emitted mass by token, and accepted mass by sibling and token."""
+
+    def __init__(self, n_siblings: int, vocab_size: int) -> None:
+        self.output_probs = [Fraction(0)] * vocab_size
+        self.accepted_by_token = [[Fraction(0)] * vocab_size for _ in range(n_siblings)]
+
+    def accept(self, i: int, token: int, mass: Fraction) -> None:
+        self.accepted_by_token[i][token] += mass
+        self.output_probs[token] += mass
+
+    def emit(self, residual: np.ndarray, mass: Fraction) -> None:
+        if mass:
+            for token, prob in enumerate(residual):
+                self.output_probs[token] += mass * prob
+
+
+def _walk_states(
+    rule: SequentialRule, target: np.ndarray, draft: np.ndarray, n_siblings: int, tally: _Tally
+) -> None:
+    state = rule.start(target, draft, n_siblings)
+    reached: dict[Any, tuple[Any, tuple[int, ...], Fraction]] = {(): (state, (), Fraction(1))}
+    for i in range(n_siblings):
+        rejected: dict[Any, tuple[Any, tuple[int, ...], Fraction]] = {}
+        for state, drawn, weight in reached.values():
+            law = next_draw(rule.siblings, draft, drawn)
+            if law is None:
+                tally.emit(rule.last_residual(state), weight)
+                continue
+            accept_probs = rule.accept_probs(state)
+            for token in np.flatnonzero(law > 0).tolist():
+                mass, accept = weight * law[token], accept_probs[token]
+                tally.accept(i, token, mass * accept)
+                if accept >= 1:
+                    continue
+                after = rule.after_rejection(state, token)
+                # independent draws do not look back
+                tokens = () if rule.siblings == "iid" else tuple(sorted((*drawn, token)))
+                key = _freeze(after), tokens
+                seen = rejected[key][2] if key in rejected else Fraction(0)
+                rejected[key] = after, tokens, seen + mass * (1 - accept)
+        reached = rejected
+    for state, _, weight in reached.values():
+        tally.emit(rule.last_residual(state), weight)
+
+
+def _walk_tuples(
+    rule: PositionRule, target: np.ndarray, draft: np.ndarray, n_siblings: int, tally: _Tally
+) -> None:
+    for weight, siblings in sibling_tuples(rule.siblings, draft, n_siblings):
+        decision = rule.decide(target, draft, siblings)
+        for i, (token, accept) in enumerate(zip(siblings, decision.accepted, strict=True)):
+            tally.accept(i, token, weight * accept)
+        tally.emit(decision.residual, weight * (1 - sum(decision.accepted)))
+
+
+def _freeze(state: Any) -> Any:
+    """A hashable twin of a state."""
+    if isinstance(state, tuple):
+        return tuple(_freeze(item) for item in state)
+    return tuple(state.tolist()) if isinstance(state, np.ndarray) else state
 
 
 def _check_exact(probs: Sequence[Fraction], name: str) -> tuple[Fraction, ...]:

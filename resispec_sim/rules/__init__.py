@@ -5,13 +5,53 @@ from dataclasses import fields
 from typing import Any
 
 from resispec_sim.errors import RuleError
-from resispec_sim.rules.base import Rule
+from resispec_sim.rules.base import PositionRule, ResidualRule, Rule, SequentialRule
+from resispec_sim.rules.exact_shaping import ExactShaping
+from resispec_sim.rules.k_seq import KSeq
+from resispec_sim.rules.matching import Nss, TargetOnly
+from resispec_sim.rules.rejection import Rejection
 from resispec_sim.rules.resispec import ResiSpec
+from resispec_sim.rules.resispec_schemes import ResiSpecEagle, ResiSpecWor
+from resispec_sim.rules.rrs_wor import RrsWor
+from resispec_sim.rules.spechub import SpecHub
 from resispec_sim.rules.specinfer import SpecInfer
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (SpecInfer, ResiSpec)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        Rejection,
+        SpecInfer,
+        ResiSpec,
+        RrsWor,
+        KSeq,
+        SpecHub,
+        Nss,
+        TargetOnly,
+        ExactShaping,
+        ResiSpecWor,
+        ResiSpecEagle,
+    )
+}
 
-__all__ = ["RULES", "ResiSpec", "Rule", "SpecInfer", "parse_rule"]
+__all__ = [
+    "RULES",
+    "ExactShaping",
+    "KSeq",
+    "Nss",
+    "PositionRule",
+    "Rejection",
+    "ResiSpec",
+    "ResiSpecEagle",
+    "ResiSpecWor",
+    "ResidualRule",
+    "RrsWor",
+    "Rule",
+    "SequentialRule",
+    "SpecHub",
+    "SpecInfer",
+    "TargetOnly",
+    "parse_rule",
+]
 
 
 def parse_rule(text: str | Rule, **options: Any) -> Rule:
@@ -44,7 +84,7 @@ def parse_rule(text: str | Rule, **options: Any) -> Rule:
         if options:
             raise RuleError(f"{text.label}: give options with a rule's name, not with an instance")
         return text
-    match = re.fullmatch(r"(\w+)(?::(?P<pairs>.*)|\[(?P<values>.*)\])?", text.strip())
+    match = re.fullmatch(r"([\w-]+)(?::(?P<pairs>.*)|\[(?P<values>.*)\])?", text.strip())
     if match is None:
         raise RuleError(f"cannot read rule {text!r}; write name, name:option=value or name[value]")
     name = match[1]

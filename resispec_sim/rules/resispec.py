@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from resispec_sim.errors import InfeasibleBudgetError, InputError, RuleError
-from resispec_sim.rules.base import ProbsT, Rule, like, to_array, total_of
+from resispec_sim.rules.base import ProbsT, ResidualRule, like, to_array, total_of
 
 Fill = Literal["capacity", "water", "index"]
 Budget = Literal["minimal", "applied", "clipped"]
@@ -24,7 +24,7 @@ class ResidualMass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ResiSpec(Rule):
+class ResiSpec(ResidualRule):
     """Residual shaping (Algorithm 1): the residual after a rejection is ``r / Z``.
 
     With ``x0`` the rejected token, ``R`` the residual and ``q`` the draft, ``r(x) = min(Z q(x),
@@ -72,6 +72,8 @@ class ResiSpec(Rule):
     budget: Budget = "minimal"
     name: ClassVar[str] = "resispec"
     exact: ClassVar[bool] = False
+    complexity: ClassVar[str] = "paths of n rejections"
+    paper: ClassVar[str] = "ResiSpec, arXiv:2608.24411"
 
     def __post_init__(self) -> None:
         for option, kind in (("fill", Fill), ("budget", Budget)):
@@ -99,7 +101,7 @@ class ResiSpec(Rule):
         return ResidualMass(mass if isinstance(mass, Fraction) else float(mass), clipped)
 
     def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
-        """GetProxy: ``K = R - r`` off `token`, ``K(token) = q(token)``; see `Rule.proxy`."""
+        """GetProxy: ``K = R - r`` off `token`, ``K(token) = q(token)``; see `ResidualRule.proxy`."""
         old, drafted = to_array(residual), to_array(draft)
         kept, _ = self._keep(old, drafted, token)
         density = old - kept
@@ -107,7 +109,7 @@ class ResiSpec(Rule):
         return like(residual, density)
 
     def residual_after(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
-        """The residual ``r / Z`` that follows the rejection of `token`; see `Rule.residual_after`.
+        """The residual ``r / Z`` that follows the rejection of `token`; see `ResidualRule.residual_after`.
 
         This is ``norm((R - K)+)`` without the cancellation of ``R - (R - r)``.
         """

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from resispec_sim.rules.base import ProbsT, Rule, like, to_array
+from resispec_sim.rules.base import ProbsT, ResidualRule, like, to_array
 
 
 @dataclass(frozen=True)
-class SpecInfer(Rule):
+class SpecInfer(ResidualRule):
     """Recursive rejection sampling (RRS): the residual after a rejection is ``norm((R - q)+)``.
 
     Whatever token was rejected, the whole draft is taken off the residual. Exact for every target
@@ -27,6 +27,8 @@ class SpecInfer(Rule):
 
     name: ClassVar[str] = "specinfer"
     exact: ClassVar[bool] = True
+    complexity: ClassVar[str] = "n V"
+    paper: ClassVar[str] = "SpecInfer, arXiv:2305.09781"
 
     def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
         """The draft itself."""

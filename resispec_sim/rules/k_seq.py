@@ -1,0 +1,100 @@
+"""K-SEQ: one acceptance threshold for every sibling (SpecTr)."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from resispec_sim.errors import RuleError
+from resispec_sim.rules.base import SequentialRule, normalised, ratio_capped, total_of
+
+EXACT_STEPS = 60
+"""Bisections of the factor in rationals: it is irrational in general, and any larger one is exact."""
+
+
+@dataclass(frozen=True)
+class KSeq(SequentialRule):
+    """Accept the first ``x`` with ``u < p/(c q)``, else sample ``norm(p - min(p/c, q) A/beta)``.
+
+    ``beta = sum min(p/c, q)`` is the acceptance of one sibling and ``A = 1 - (1 - beta)^n`` that of
+    all. The factor ``c`` is the root of ``A = c beta`` on ``[1, n]``: from there on the residual is
+    nowhere negative and the rule exact, and the acceptance falls with ``c``. Where the supports are
+    disjoint nothing is accepted.
+
+    Parameters
+    ----------
+    factor : float, optional
+        Another ``c``, at least 1, in place of the root; below the root the residual is clipped at 0
+        and the rule is not exact.
+
+    References
+    ----------
+    Sun et al. 2023, "SpecTr", arXiv:2310.15141.
+
+    Examples
+    --------
+    >>> p, q = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.5, 0.0])
+    >>> KSeq().decide(p, q, [0, 1])
+    Decision(accepted=[0.5, 0.0], residual=array([0., 0., 1.]))
+    """
+
+    factor: float | None = None
+    name: ClassVar[str] = "k-seq"
+    exact: ClassVar[bool] = True
+    complexity: ClassVar[str] = "V per bisection"
+    paper: ClassVar[str] = "SpecTr, arXiv:2310.15141"
+    depends_on_count: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.factor is None:
+            return
+        try:
+            factor = self.factor if isinstance(self.factor, Fraction) else float(self.factor)
+        except (TypeError, ValueError):
+            factor = float("nan")
+        if not 1 <= factor < float("inf"):
+            raise RuleError(f"k-seq: factor={self.factor!r} is not a number from 1 on")
+        object.__setattr__(self, "factor", factor)
+
+    def start(self, target: np.ndarray, draft: np.ndarray, n_siblings: int) -> tuple[Any, ...]:
+        factor = solve_factor(target, draft, n_siblings) if self.factor is None else self.factor
+        overlap = np.minimum(target / factor, draft)
+        beta = total_of(overlap)
+        if not beta > 0:
+            return 0 * target, target
+        accepted = 1 - (1 - beta) ** n_siblings
+        rest = np.maximum(target - overlap * (accepted / beta), 0)
+        return ratio_capped(target / factor, draft), normalised(rest, target)
+
+    def accept_probs(self, state: tuple[Any, ...]) -> np.ndarray:
+        return state[0]
+
+    def after_rejection(self, state: tuple[Any, ...], token: int) -> tuple[Any, ...]:
+        return state
+
+    def last_residual(self, state: tuple[Any, ...]) -> np.ndarray:
+        return state[1]
+
+
+def solve_factor(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
+    """The root ``c`` of ``1 - (1 - beta(c))^n = c beta(c)`` on ``[1, n]``, from above.
+
+    The left side falls with ``c`` and ``c beta = sum min(p, c q)`` rises, so bisection finds it; the
+    result errs to the side on which the rule stays exact, by an ulp (floats) or ``n 2^-60``.
+    """
+
+    def is_exact(factor: Any) -> bool:
+        total = total_of(np.minimum(target, factor * draft))
+        return 1 - (1 - total / factor) ** n_siblings <= total
+
+    exact = target.dtype == object
+    low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
+    if is_exact(low):
+        return low
+    for _ in range(EXACT_STEPS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if is_exact(middle) else (middle, high)
+    return high
