@@ -55,3 +55,7 @@ class ShardError(DumpError):
 
 class ModelError(ResispecError):
     """A model or tokenizer that cannot be loaded or used as asked."""
+
+
+class GrowMapError(InputError):
+    """A grow map that is no ordered tree, or a file that holds none."""
