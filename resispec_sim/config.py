@@ -99,6 +99,30 @@ class RecordConfig:
     batch_size: int = 8
 
 
+@dataclass(frozen=True)
+class TreeConfig:
+    """Defaults of the tree optimiser.
+
+    Attributes
+    ----------
+    rule : str
+    budget : int
+        Nodes, the root included.
+    max_branching, walked_branching : int
+        Most children of a node; the second for rules whose law takes a walk over paths of rejections,
+        which grow with every sibling.
+    beside : tuple of str
+        Trees that the optimised ones are shown beside. The deepest also gives the depth limit.
+    """
+
+    rule: str = "specinfer"
+    budget: int = 64
+    max_branching: int = 32
+    walked_branching: int = 4
+    beside: tuple[str, ...] = ("d5b3", "d7b2", "d4b5", "d3b11")
+
+
 ENGINE = EngineConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()
+TREE = TreeConfig()
