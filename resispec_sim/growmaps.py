@@ -43,10 +43,10 @@ class GrowMap:
     ((0,), (1, 2), (3,))
     """
 
-    children: tuple[tuple[int, ...], ...]
+    children: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        # Lists come from files and callers; a frozen value holds tuples.
+        # Callers may give lists; a frozen value holds tuples.
         object.__setattr__(self, "children", _as_children(self.children))
         _check_parents(self.children)
         reached = {node for level in self.levels for node in level}
@@ -81,7 +81,7 @@ class GrowMap:
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Nodes by level, the root's first."""
         # Ends for any graph in which every node has one parent and the root has none.
-        found = [(0,)]
+        found: list[tuple[int, ...]] = [(0,)]
         while below := tuple(child for node in found[-1] for child in self.children[node]):
             found.append(below)
         return tuple(found)
@@ -135,7 +135,7 @@ class GrowMap:
         >>> GrowMap([[1], []]).to_json()
         '{"schema_version":1,"children":[[1],[]]}'
         """
-        return msgspec.json.encode(_Stored(SCHEMA_VERSION, self.children)).decode()
+        return msgspec.json.encode(_Stored(SCHEMA_VERSION, _as_children(self.children))).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "the grow map") -> GrowMap:
@@ -236,7 +236,7 @@ def _as_children(children: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def _check_parents(children: tuple[tuple[int, ...], ...]) -> None:
+def _check_parents(children: Sequence[Sequence[int]]) -> None:
     parents: dict[int, int] = {}
     for node, of_node in enumerate(children):
         for child in of_node:

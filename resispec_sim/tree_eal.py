@@ -191,9 +191,22 @@ def growmap_path_eal(
 
 
 def growmap_eal(
-    figures: SiblingFigures, growmap: GrowMap, chosen: NDArray[np.bool_]
+    figures: SiblingFigures,
+    growmap: GrowMap,
+    chosen: NDArray[np.bool_],
+    *,
+    n_left: int | None = None,
 ) -> dict[str, Any]:
-    """EAL of a tree on the chosen positions (N,) of a dump, with a bootstrap interval over prompts.
+    """EAL of a tree on the chosen positions of a dump, with a bootstrap interval over prompts.
+
+    Parameters
+    ----------
+    figures : SiblingFigures
+    growmap : GrowMap
+    chosen : ndarray of bool (N,)
+    n_left : int, optional
+        Recorded positions, its own included, that a start must have left; default: as many as the tree
+        has levels below the root. A larger number gives trees of different depths the same starts.
 
     Returns
     -------
@@ -206,14 +219,15 @@ def growmap_eal(
     InputError
         If the tree has a number of children that `figures` lack.
     """
-    starts = chosen & _starts(figures, growmap.n_levels)
+    n_left = growmap.n_levels if n_left is None else max(n_left, growmap.n_levels)
+    starts = chosen & _starts(figures, n_left)
     eal = _eal_everywhere(figures.by_count("w"), figures.by_count("accepted"), growmap)
     inside = figures.prompts[starts]
     of_prompts, prompt_idxs = np.unique(inside, return_inverse=True)
     n_starts = len(inside)
     found: dict[str, Any] = {"mean": None, "low": None, "high": None, "reason": None}
     if n_starts == 0:
-        found["reason"] = f"no prompt has {growmap.n_levels} consecutive positions"
+        found["reason"] = f"no prompt has {n_left} consecutive positions"
     else:
         totals = np.bincount(prompt_idxs, weights=eal[starts])
         value, low, high = bootstrap_ratio(totals, np.bincount(prompt_idxs))
@@ -262,15 +276,15 @@ def _counts_of(rule: Rule, max_branching: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _starts(figures: SiblingFigures, n_levels: int) -> NDArray[np.bool_]:
-    """Whether each position and the `n_levels - 1` after it lie in one text with known ratios."""
+def _starts(figures: SiblingFigures, n_left: int) -> NDArray[np.bool_]:
+    """Whether each position and the `n_left - 1` after it lie in one text with known ratios."""
     known = ~np.isnan(figures.w[max(figures.w)][:, 0])
     follows = (np.diff(figures.prompts) == 0) & (np.diff(figures.offsets) == 1)
     run = np.zeros(len(known), dtype=np.int64)
     for t in range(len(known) - 1, -1, -1):
         if known[t]:
             run[t] = 1 + (run[t + 1] if t + 1 < len(known) and follows[t] else 0)
-    return run >= n_levels
+    return run >= n_left
 
 
 def _eal_everywhere(
