@@ -209,7 +209,8 @@ def _of_traversal(model: SequenceModel, shape: Shape, scheme: Siblings) -> Emitt
         for child in shape:
             following: dict[Text, tuple[Any, Node, Text]] = {}
             for weight, node, drawn in states:
-                law = node.draft
+                # Drawn from the model, not from what the verifier believes.
+                law = next_draw(scheme, draft, drawn)
                 if law is None:  # nothing is left to draw: the node has fewer children
                     following[drawn] = weight, node, drawn
                     continue
