@@ -144,8 +144,8 @@ def _reasons(trees: list[Figures]) -> list[str]:
     """Why figures or intervals are missing, and in which rows of the table."""
     found: dict[str, list[str]] = {}
     for tree in trees:
-        reasons = {(tree[part] or {}).get("reason") for part in ("fit", "held_out", "same_starts")}
-        for reason in sorted(reasons - {None}):
+        parts = [tree[part] for part in ("fit", "held_out", "same_starts") if tree[part]]
+        for reason in dict.fromkeys(str(part["reason"]) for part in parts if part["reason"]):
             found.setdefault(reason, []).append(_row_name(tree))
     return [f"{', '.join(names)}: {reason}." for reason, names in found.items()]
 
