@@ -11,6 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 
+class ImpossibleTokenError(Exception):
+    """A verifier emitted what is no token."""
+
+
 class Forks:
     """One run's answers: those planned, then the first of each choice that is still open."""
 
@@ -41,13 +45,14 @@ class Coin:
     def __lt__(self, limit: Any) -> bool:
         if isinstance(limit, Coin):
             raise NotImplementedError("two coins are never compared here")
+        limit = Fraction(limit)
         if limit <= self.low or limit >= self.high:
             return limit >= self.high
         below = (limit - self.low) / (self.high - self.low)
         if self.forks.choose([below, 1 - below]) == 0:
-            self.high = Fraction(limit)
+            self.high = limit
             return True
-        self.low = Fraction(limit)
+        self.low = limit
         return False
 
     def __ge__(self, limit: Any) -> bool:
@@ -120,7 +125,7 @@ def path_law(
     output, accepted = [Fraction(0)] * len(target), [Fraction(0)] * n_siblings
     for (token, accepted_idx), weight in results.items():
         if type(token) is not int or not 0 <= token < len(target):
-            raise ValueError(f"emits {token!r}")
+            raise ImpossibleTokenError(f"emits {token!r}")
         output[token] += weight
         if accepted_idx is not None:
             accepted[accepted_idx] += weight

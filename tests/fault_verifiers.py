@@ -90,7 +90,7 @@ def k_seq(target_probs, draft_probs, sibling_ids, uniforms):
     target, draft = numbers(target_probs), numbers(draft_probs)
     n_siblings = len(sibling_ids)
     low, factor = target[0] * 0 + 1, target[0] * 0 + n_siblings
-    for _ in range(30):
+    for _ in range(16):
         middle = (low + factor) / 2
         beta = sum(min(p / middle, q) for p, q in zip(target, draft, strict=True))
         # from the root on no residual is negative, so the law is the target at every step

@@ -7,6 +7,7 @@ import random
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 
@@ -43,7 +44,9 @@ def replacements(node: ast.AST, names: dict[str, list[str]]) -> Iterator[tuple[s
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             for other in (value + 1, value - 1, 2 * value + 3):
                 yield f"constant {other}", ast.Constant(other)
-            yield "constant halved", ast.BinOp(ast.Constant(value), ast.Div(), ast.Constant(2))
+            # a Fraction, so that exact arithmetic stays exact
+            half = [ast.Constant(value), ast.Constant(2)]
+            yield "constant halved", ast.Call(ast.Name("Fraction", ast.Load()), half, [])
         case ast.Call(func=ast.Name(id=called), args=args):
             if called in SWAPPED_CALLS:
                 other = ast.Name(SWAPPED_CALLS[called], ast.Load())
@@ -77,11 +80,9 @@ def replacements(node: ast.AST, names: dict[str, list[str]]) -> Iterator[tuple[s
 
 
 def moves(body: list[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """Bodies with one statement moved past its neighbour, or repeated."""
-    for at in range(len(body)):
-        if at + 1 < len(body):
-            yield "moved down", [*body[:at], body[at + 1], body[at], *body[at + 2 :]]
-        yield "repeated", [*body[: at + 1], *copy.deepcopy(body[at:])]
+    """Bodies with one statement moved past its neighbour."""
+    for at in range(len(body) - 1):
+        yield "moved down", [*body[:at], body[at + 1], body[at], *body[at + 2 :]]
 
 
 def mutate(tree: ast.Module, names: dict[str, list[str]]) -> Iterator[tuple[str, ast.Module]]:
@@ -111,21 +112,16 @@ class _Replace(ast.NodeTransformer):
         return self.new if node is self.old else self.generic_visit(node)
 
 
-def exchangeable_names(tree: ast.Module) -> dict[str, list[str]]:
-    """Variables of the function, its arguments included; each may stand in for any other."""
-    loaded = sorted({n.id for n in ast.walk(tree) if isinstance(n, ast.Name)})
-    stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.ctx.__class__ is ast.Store}
-    known = stored | {arg.arg for node in ast.walk(tree) if isinstance(node, ast.arguments)
-                      for arg in node.args}
-    known &= set(loaded)
-    return {name: sorted(known - {name}) for name in known}
+def make_mutants(
+    function: Callable[..., Any], groups: list[list[str]], *, seed: int, n_double: int
+) -> list[Mutant]:
+    """All mutants by one change, and `n_double` by two that the seed chooses; none twice.
 
-
-def make_mutants(function: Callable[..., Any], *, seed: int, n_double: int) -> list[Mutant]:
-    """All mutants by one change, and `n_double` by two that the seed chooses; none twice."""
+    A variable is exchanged for another one of its group.
+    """
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     tree.body[0].body.pop(0)  # type: ignore[attr-defined]
-    names = exchangeable_names(tree)
+    names = {name: [x for x in group if x != name] for group in groups for name in group}
     seen = {ast.unparse(tree)}
     found: list[Mutant] = []
 
@@ -134,7 +130,7 @@ def make_mutants(function: Callable[..., Any], *, seed: int, n_double: int) -> l
         if source in seen:
             return
         seen.add(source)
-        scope: dict[str, Any] = {"numbers": function.__globals__["numbers"]}
+        scope: dict[str, Any] = {**function.__globals__, "Fraction": Fraction}
         exec(compile(source, f"<{change}>", "exec"), scope)
         found.append(Mutant(change, source, scope[function.__name__]))
 
