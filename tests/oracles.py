@@ -85,8 +85,12 @@ def sibling_sets(
 def transport_optimum(
     target: Probs, draft: Probs, n_siblings: int, replacement: bool = True
 ) -> float:
-    """Largest acceptance of an exact rule: sibling sets moved onto their members, by an LP."""
-    sets = sibling_sets(draft, n_siblings, replacement)
+    """Largest acceptance of an exact rule for siblings drawn from the draft."""
+    return transport_of_sets(sibling_sets(draft, n_siblings, replacement), target)
+
+
+def transport_of_sets(sets: dict[frozenset[int], Fraction], target: Probs) -> float:
+    """The same for any law of sibling sets: each is moved onto its members, by an LP."""
     # one variable per (set, member): rows say a set gives no more than its mass, a token takes no
     # more than the target's
     rows, columns = [], []

@@ -1,5 +1,6 @@
 """The optimal acceptance against a transport programme and enumeration, never against its own formula."""
 
+from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
 
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resispec_sim.engine.bounds import optimal_acceptance
+from resispec_sim.engine.bounds import optimal_acceptance, optimum_for
 from resispec_sim.engine.oracle import enumerate_law
 from resispec_sim.engine.without_replacement import prob_all_in_prefix
-from resispec_sim.errors import DistributionError, InputError
-from resispec_sim.rules import ResiSpec, SpecInfer
-from tests.oracles import sibling_sets, transport_optimum
+from resispec_sim.errors import DistributionError, InputError, RuleError
+from resispec_sim.rules import RULES, PositionRule, ResiSpec, SpecInfer
+from resispec_sim.rules.base import to_array
+from resispec_sim.rules.siblings import sibling_tuples
+from tests.oracles import sibling_sets, transport_of_sets, transport_optimum
 from tests.strategies import EDGE_PAIRS, normalise, prob_pairs
 from tests.vectors import ROWS
 
@@ -95,6 +98,75 @@ def test_exact_rules_never_pass_the_optimum(pair, n_siblings):
     assert float(sum(law.accepted)) <= bound + 1e-14
     if n_siblings == 1:
         assert float(law.accepted[0]) == pytest.approx(bound, abs=1e-14)
+
+
+SCHEMES = ["iid", "without_replacement", "topk", "hub"]
+
+
+def transport_of_scheme(scheme, pair, n_siblings):
+    """By the drawn tuples themselves, so that every way of drawing has its programme."""
+    sets = defaultdict(Fraction)
+    for weight, drawn in sibling_tuples(scheme, to_array(pair[1]), n_siblings):
+        sets[frozenset(drawn)] += weight
+    return transport_of_sets(dict(sets), pair[0])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(pair=prob_pairs(max_vocab=6), n_siblings=st.integers(1, 3))
+def test_each_scheme_has_the_optimum_of_its_transport_programme(scheme, pair, n_siblings):
+    n_siblings = 2 if scheme == "hub" else n_siblings
+    bound = optimum_for(scheme, floats(pair[0]), floats(pair[1]), n_siblings)
+    assert bound == pytest.approx(transport_of_scheme(scheme, pair, n_siblings), abs=LP_ERROR)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("pair", EDGE_PAIRS, ids=lambda pair: pair.name)
+def test_each_scheme_on_edge_pairs(scheme, pair):
+    _, *probs = pair
+    for n_siblings in (2,) if scheme == "hub" else (1, 2, 3):
+        bound = optimum_for(scheme, *map(floats, probs), n_siblings)
+        assert bound == pytest.approx(transport_of_scheme(scheme, probs, n_siblings), abs=LP_ERROR)
+
+
+POSITION_RULES = [name for name, kind in RULES.items() if issubclass(kind, PositionRule)]
+
+
+@pytest.mark.parametrize("name", [name for name in POSITION_RULES if RULES[name].exact])
+@given(pair=prob_pairs(max_vocab=4), n_siblings=st.integers(1, 3))
+def test_no_exact_rule_passes_the_optimum_of_its_scheme(name, pair, n_siblings):
+    rule = RULES[name]()
+    n_siblings = rule.only_count or n_siblings
+    bound = optimum_for(rule, *map(floats, pair), n_siblings)
+    accepted = float(sum(enumerate_law(rule, *pair, n_siblings).accepted))
+    assert accepted <= bound + 1e-10
+    if name == "target-only":
+        # the target's mass on its siblings is all that can be accepted, and it takes it
+        assert accepted == pytest.approx(bound, abs=1e-12)
+
+
+def test_optimum_for_takes_names_rules_and_batches():
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.full(20, 0.3), size=(2, 5))
+    for scheme, name in zip(
+        SCHEMES, ("specinfer", "rrs-wor", "target-only", "spechub"), strict=True
+    ):
+        rows = [optimum_for(scheme, a, b, 2) for a, b in zip(p, q, strict=True)]
+        for same in (scheme, name, RULES[name]()):
+            assert optimum_for(same, p, q, 2) == pytest.approx(rows, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    "scheme, n_siblings, words",
+    [
+        ("hub", 3, "defined for 2 siblings"),
+        ("spechub", 1, "defined for 2 siblings"),
+        ("chain", 2, "no optimum of one position"),
+        ("nonesuch", 2, "unknown rule"),
+    ],
+)
+def test_schemes_without_an_optimum(scheme, n_siblings, words):
+    with pytest.raises(RuleError, match=words):
+        optimum_for(scheme, [0.5, 0.5], [0.5, 0.5], n_siblings)
 
 
 def test_resispec_passes_the_optimum_somewhere():
