@@ -96,7 +96,7 @@ def test_steps_start_where_the_procedure_starts_them(rule):
         ]
         # starts near the end of the text lack the positions after it, which no later start needs
         padded = [[*map(float, row), *[0.0] * (depth - len(row))] for row in reached]
-        found += float(p) * chain._step_starts(padded)
+        found += float(p) * chain.step_starts(padded)
     assert found == pytest.approx(expected, abs=1e-12)
 
 

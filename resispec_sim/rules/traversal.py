@@ -25,7 +25,8 @@ class Traversal(Rule):
     ``S / (S + 1 - a)``; ``M_s`` then becomes the law of the next child given the deleted ones, which
     is another one only if siblings are not independent. A parent without children left is a leaf.
 
-    Exact for every target, draft and tree. On a chain it is block verification.
+    Exact for every target, draft and tree. On a chain it is block verification, never behind token-wise
+    rejection; on a tree with branches a token-wise rule can accept more.
 
     References
     ----------

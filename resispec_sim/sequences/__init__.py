@@ -1,6 +1,6 @@
 """Verification of several levels: laws of emitted sequences and of accepted lengths."""
 
-from .chain import ChainReport, block_eal
+from .chain_report import ChainReport, block_eal
 from .law import SequenceLaw, sequence_law
 from .models import SequenceModel, history_model, iid_model, markov_model
 from .shapes import as_shape, chain_shape
