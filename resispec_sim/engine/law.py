@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
 from resispec_sim.config import ENGINE
 from resispec_sim.engine import distances
-from resispec_sim.engine.resispec import resispec_outcome
-from resispec_sim.engine.result import Outcome, check_mass
-from resispec_sim.engine.specinfer import specinfer_outcome
+from resispec_sim.engine.choose import outcome_of
+from resispec_sim.engine.result import Outcome
 from resispec_sim.errors import InputError, RuleError, VocabularyError
 from resispec_sim.probs import check_probs
-from resispec_sim.rules import ResiSpec, Rule, SpecInfer, parse_rule
+from resispec_sim.rules import PositionRule, Rule, parse_rule
 from resispec_sim.types import Method
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +83,10 @@ def exact_law(
     seed: int = ENGINE.seed,
     **options: Any,
 ) -> Law:
-    """Compute the law of a verification rule with i.i.d. siblings, without sampling tokens.
+    """Compute the law of a verification rule at one position, or at each of a batch.
+
+    Siblings are drawn as the rule says (`Rule.siblings`). A rule of your own, derived from
+    `resispec_sim.rules.SequentialRule`, has a law as those that are built in do.
 
     Parameters
     ----------
@@ -95,8 +97,9 @@ def exact_law(
     n_siblings : int
         Candidates K per position, 1 or more.
     method : {"auto", "exact", "certified", "sampled"}
-        ``auto`` walks all paths where their predicted number is within `max_paths` and else the
-        heaviest ones, with rigorous bounds (``certified``). A rule in closed form is always ``exact``.
+        ``auto`` takes every path where their predicted number is within `max_paths`, else what the
+        engine of the rule offers: rigorous bounds (``certified``) or, without replacement and for rules
+        of your own, drawn paths (``sampled``). A rule in closed form is always ``exact``.
     by_token : bool
         Return `Law.accepted_by_token` too.
     max_paths : int
@@ -137,6 +140,7 @@ def exact_law(
     check_engine(chosen)
     target, draft = _check_pair(target_probs, draft_probs)
     n_siblings = check_n_siblings(n_siblings)
+    chosen.check_count(n_siblings)
     seed = check_whole("seed", seed, at_least=0)
     if method not in get_args(Method):
         raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
@@ -157,21 +161,13 @@ def check_engine(rule: Rule) -> None:
     Raises
     ------
     RuleError
-        If it is neither SpecInfer nor ResiSpec, or is ResiSpec with fill ``index``, which depends on
-        the order of the tokens.
+        If it verifies several levels at once, so that it has no law at one position.
     """
-    if isinstance(rule, ResiSpec):
-        if rule.fill != "index":
-            return
-        reason = "its fill depends on the token order; use fill=capacity or fill=water, or"
-    elif isinstance(rule, SpecInfer):
-        return
-    else:
-        reason = "use"
-    raise RuleError(
-        f"no engine for rule {rule.label}: {reason} resispec_sim.engine.oracle.enumerate_law for a "
-        "small vocabulary"
-    )
+    if not isinstance(rule, PositionRule):
+        raise RuleError(
+            f"{rule.label} verifies a {rule.siblings}, not one position: use `resispec chain` or "
+            "resispec_sim.sequences.sequence_law"
+        )
 
 
 def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -206,13 +202,7 @@ def _law_of_row(
     max_paths: int,
     seed: int,
 ) -> Law:
-    if isinstance(rule, ResiSpec):
-        outcome = resispec_outcome(
-            rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed
-        )
-    else:
-        outcome = specinfer_outcome(p, q, n_siblings)
-        check_mass(outcome.output_probs, f"the law of {rule.label}")
+    outcome = outcome_of(rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed)
     return _make_law(outcome, p, by_token)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
 from resispec_sim.engine.predict import predict_path_steps
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
-from resispec_sim.engine.result import Outcome, check_mass
+from resispec_sim.engine.result import Outcome, check_mass, to_token_order
 from resispec_sim.engine.sampled import sampled_outcome
 from resispec_sim.rules.resispec import ResiSpec
 
@@ -68,7 +68,7 @@ def resispec_outcome(
         outcome = certified_outcome(rule, space, first, n_siblings, max_paths)
     if rule.fill == "water" and space.n_overflow:
         outcome = _without_certain_residual(outcome, space.n_overflow)
-    return _to_token_order(outcome, space, first.notes)
+    return to_token_order(outcome, space.order, notes=first.notes)
 
 
 def _without_certain_residual(outcome: Outcome, n_overflow: int) -> Outcome:
@@ -175,19 +175,3 @@ def _deepen(
         # a path that was cut off is lighter than theta; none can be heavier than all of them together
         theta = min(theta / step, float(best.lost[-1]))
     return best
-
-
-def _to_token_order(outcome: Outcome, space: RatioSpace, notes: tuple[str, ...]) -> Outcome:
-    def back(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        result = np.empty_like(values)
-        result[..., space.order] = values
-        return result
-
-    return replace(
-        outcome,
-        output_probs=back(outcome.output_probs),
-        accepted_by_token=back(outcome.accepted_by_token),
-        certain=None if outcome.certain is None else back(outcome.certain),
-        batch_laws=None if outcome.batch_laws is None else back(outcome.batch_laws),
-        notes=(*outcome.notes, *notes),
-    )

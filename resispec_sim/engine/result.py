@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,48 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+def to_token_order(
+    outcome: Outcome,
+    order: NDArray[np.int64],
+    n_siblings: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Outcome:
+    """An outcome whose tokens are in another order, by token id.
+
+    Parameters
+    ----------
+    outcome : Outcome
+    order : ndarray (V,)
+        Token id at each place.
+    n_siblings : int, optional
+        Siblings that were asked for; those that do not exist get mass 0.
+    notes : tuple of str
+        Added to the outcome's own.
+    """
+    missing = 0 if n_siblings is None else n_siblings - len(outcome.accepted)
+
+    def back(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        result = np.empty_like(values)
+        result[..., order] = values
+        return result
+
+    def padded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate((values, np.zeros((missing, *values.shape[1:]))))
+
+    interval, stderr = outcome.accepted_interval, outcome.stderr
+    return replace(
+        outcome,
+        output_probs=back(outcome.output_probs),
+        accepted=padded(outcome.accepted),
+        accepted_by_token=padded(back(outcome.accepted_by_token)),
+        accepted_interval=None if interval is None else padded(interval),
+        stderr=None if stderr is None else padded(stderr),
+        certain=None if outcome.certain is None else back(outcome.certain),
+        batch_laws=None if outcome.batch_laws is None else back(outcome.batch_laws),
+        notes=(*outcome.notes, *notes),
+    )
+
+
 def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:
     """Return `probs` with negative rounding set to 0 after checking that they are a distribution.
 
@@ -65,3 +107,22 @@ def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:
             "the engine; please report it with the two rows"
         )
     return np.maximum(probs, 0.0)
+
+
+def check_accept_probs(
+    accept: NDArray[np.float64], draw: NDArray[np.float64], what: str
+) -> NDArray[np.float64]:
+    """Return acceptance probabilities with rounding cut to [0, 1] after checking that they are some.
+
+    Raises
+    ------
+    MassError
+        If one, of a token that can be drawn, is outside [0, 1] by more than 1e-9 or not a number.
+    """
+    used = accept[draw > 0]
+    if not ((used >= -1e-9) & (used <= 1 + 1e-9)).all():
+        raise MassError(
+            f"{what} accepts with probabilities from {used.min()} to {used.max()}: they must lie in "
+            "[0, 1]; check the rule's accept_probs"
+        )
+    return np.where(draw > 0, np.clip(accept, 0.0, 1.0), 0.0)

@@ -94,7 +94,15 @@ class SequentialRule(PositionRule):
 
     To define a rule of your own, derive from this class: every law, bound and report then works for
     it. A state is a tuple of arrays, numbers and other hashable values; nothing may edit it.
+
+    Attributes
+    ----------
+    path_free : bool
+        Whether the state after a rejection is the same whatever token was rejected; its law then
+        takes one path instead of all of them.
     """
+
+    path_free: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, target: np.ndarray, draft: np.ndarray, n_siblings: int) -> tuple[Any, ...]:

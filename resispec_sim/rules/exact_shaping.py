@@ -82,6 +82,7 @@ class ExactShaping(SequentialRule):
     name: ClassVar[str] = "exact-shaping"
     exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "n V per bisection"
+    path_free: ClassVar[bool] = True
     paper: ClassVar[str] = "resispec-sim"
     depends_on_count: ClassVar[bool] = True
 

@@ -43,6 +43,7 @@ class KSeq(SequentialRule):
     name: ClassVar[str] = "k-seq"
     exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "V per bisection"
+    path_free: ClassVar[bool] = True
     paper: ClassVar[str] = "SpecTr, arXiv:2310.15141"
     depends_on_count: ClassVar[bool] = True
 

@@ -29,6 +29,7 @@ class Rejection(SequentialRule):
     name: ClassVar[str] = "rejection"
     exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "V"
+    path_free: ClassVar[bool] = True
     paper: ClassVar[str] = "Leviathan et al., arXiv:2211.17192"
 
     def start(self, target: np.ndarray, draft: np.ndarray, n_siblings: int) -> tuple[Any, ...]:

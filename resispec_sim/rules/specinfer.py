@@ -28,6 +28,7 @@ class SpecInfer(ResidualRule):
     name: ClassVar[str] = "specinfer"
     exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "n V"
+    path_free: ClassVar[bool] = True
     paper: ClassVar[str] = "SpecInfer, arXiv:2305.09781"
 
     def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:

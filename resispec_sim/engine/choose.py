@@ -1,0 +1,91 @@
+"""Which engine computes a rule: one made for it, or the generic one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.closed_forms import nss_outcome, spechub_outcome
+from resispec_sim.engine.generic import generic_outcome
+from resispec_sim.engine.resispec import resispec_outcome
+from resispec_sim.engine.resispec_wor import resispec_wor_outcome
+from resispec_sim.engine.result import Outcome, check_mass
+from resispec_sim.engine.rrs_wor import rrs_wor_outcome
+from resispec_sim.engine.single_path import single_path_outcome
+from resispec_sim.engine.specinfer import specinfer_outcome
+from resispec_sim.rules import (
+    Nss,
+    PositionRule,
+    ResiSpec,
+    ResiSpecEagle,
+    ResiSpecWor,
+    RrsWor,
+    SequentialRule,
+    SpecHub,
+    SpecInfer,
+)
+
+FloatArray = NDArray[np.float64]
+Engine = Callable[[FloatArray, FloatArray, int], Outcome]
+
+
+def outcome_of(
+    rule: PositionRule,
+    target_probs: FloatArray,
+    draft_probs: FloatArray,
+    n_siblings: int,
+    *,
+    method: str,
+    max_paths: float,
+    seed: int,
+) -> Outcome:
+    """Compute one position with the engine of the rule; parameters as in `exact_law`.
+
+    Raises
+    ------
+    MassError
+        If a law that is called exact does not sum to 1 within 1e-12.
+    """
+    budget = {"method": method, "max_paths": max_paths, "seed": seed}
+    engine = _engine_of(rule, budget)
+    if rule.siblings == "without_replacement":
+        # Tokens with p/q beyond the float range count as never drafted, but are drawn once no other
+        # token is left.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            usual = np.count_nonzero((draft_probs > 0) & np.isfinite(target_probs / draft_probs))
+        if usual < min(n_siblings, np.count_nonzero(draft_probs)):
+            engine = _generic(rule, budget)
+    outcome = engine(target_probs, draft_probs, n_siblings)
+    if outcome.method == "exact":
+        check_mass(outcome.output_probs, f"the law of {rule.label}")
+    return outcome
+
+
+def _engine_of(rule: PositionRule, budget: dict) -> Engine:
+    # By the class itself: a subclass may change what the engine takes for granted.
+    kind = type(rule)
+    if kind is SpecInfer:
+        return specinfer_outcome
+    if kind is Nss:
+        return nss_outcome
+    if kind is SpecHub:
+        return lambda p, q, n: spechub_outcome(p, q)
+    if kind is RrsWor:
+        return lambda p, q, n: rrs_wor_outcome(p, q, n, **budget)
+    if isinstance(rule, ResiSpec) and kind is ResiSpec and rule.fill != "index":
+        return lambda p, q, n: resispec_outcome(rule, p, q, n, **budget)
+    if isinstance(rule, ResiSpecWor | ResiSpecEagle) and kind in (ResiSpecWor, ResiSpecEagle):
+        softmax = kind is ResiSpecWor or getattr(rule, "reading", None) == "softmax"
+        if softmax and rule.fill != "index":
+            return lambda p, q, n: resispec_wor_outcome(rule.fill, p, q, n, **budget)
+    if isinstance(rule, SequentialRule):
+        one_path = (rule.path_free and rule.siblings == "iid") or rule.siblings == "topk"
+        if one_path:
+            return lambda p, q, n: single_path_outcome(rule, p, q, n)
+    return _generic(rule, budget)
+
+
+def _generic(rule: PositionRule, budget: dict) -> Engine:
+    return lambda p, q, n: generic_outcome(rule, p, q, n, **budget)
