@@ -59,3 +59,7 @@ class ModelError(ResispecError):
 
 class GrowMapError(InputError):
     """A grow map that is no ordered tree, or a file that holds none."""
+
+
+class VerifierError(ResispecError):
+    """A verifier under audit that cannot be called, or does not repeat itself where it must."""

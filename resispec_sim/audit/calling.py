@@ -1,0 +1,248 @@
+"""Calls a verifier at given uniforms: which of them it reads, what it returns, how it fails."""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.errors import VerifierError
+
+Floats = NDArray[np.float64]
+Verifier = Callable[[Floats, Floats, NDArray[np.intp], Floats], tuple[Any, Any]]
+
+NONE = -1
+"""Stands for no accepted sibling, and for the token of a call that failed."""
+
+
+class BatchVerifier(Protocol):
+    """A verifier of many positions at once."""
+
+    tolerance: float
+    top_uniform: float
+
+    def batch(
+        self, target: Floats, draft: Floats, ids: NDArray[np.intp], uniforms: Floats
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Tokens and accepted indices, -1 for none, both (B,)."""
+
+
+class Seen(NamedTuple):
+    """What one call showed: token, accepted index (`NONE` for none), uniforms read in order."""
+
+    token: int
+    accepted: int
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault of a verifier besides the law of what it emits.
+
+    Attributes
+    ----------
+    kind : str
+        ``"raises"``, ``"bad result"``, ``"bad token"``, ``"bad accepted index"``,
+        ``"edits its inputs"`` or ``"zero probability"``.
+    message : str
+    inputs : dict
+        The arguments of the call, as lists.
+    """
+
+    kind: str
+    message: str
+    inputs: dict[str, list[float]]
+
+
+class _Tracked(np.ndarray):
+    """Uniforms that note which of them are read; whatever else is asked of them reads all."""
+
+    places: tuple[int, ...]
+    log: list[int]
+
+    def __array_finalize__(self, origin: Any) -> None:
+        self.places = getattr(origin, "places", ())
+        self.log = getattr(origin, "log", [])
+
+    def __getitem__(self, key: Any) -> Any:
+        value = np.ndarray.__getitem__(self, key)
+        if type(key) is int:
+            self.log.append(self.places[key])
+            return value
+        chosen = np.asarray(self.places)[key]
+        if np.ndim(chosen) == 0:
+            self.log.append(int(chosen))
+            return value
+        part = np.asarray(value).view(_Tracked)
+        part.places, part.log = tuple(np.ravel(chosen).tolist()), self.log
+        return part
+
+    def __iter__(self) -> Any:
+        for place, value in zip(self.places, np.asarray(self).tolist(), strict=True):
+            self.log.append(place)
+            yield value
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _QUIET and not name.startswith("__"):
+            self.log.extend(self.places)
+        return np.ndarray.__getattribute__(self, name)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(_read, inputs), **options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return function(*_read(args), **options)
+
+
+_QUIET = frozenset({"places", "log", "shape", "ndim", "size", "dtype", "view"})
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, _Tracked):
+        value.log.extend(value.places)
+        return np.asarray(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_read, value))
+    return value
+
+
+@dataclass
+class Caller:
+    """Evaluates a verifier at one pair, and keeps what went wrong.
+
+    Attributes
+    ----------
+    trusts_reads : bool
+        Whether the uniforms that were seen to be read are taken for all that matter.
+    """
+
+    verify: Any
+    target: Floats
+    draft: Floats
+    trusts_reads: bool = True
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    n_calls: int = 0
+    n_failed: int = 0
+
+    def __post_init__(self) -> None:
+        self._p, self._q = self.target.copy(), self.draft.copy()
+        self._originals = self._p.tobytes(), self._q.tobytes()
+        self.batched = hasattr(self.verify, "batch")
+        self.top = getattr(self.verify, "top_uniform", 1 - 2.0**-53)
+
+    def see(self, ids: Sequence[int], points: Floats) -> list[Seen]:
+        """Call at each row of `points`, (m, U), with the same siblings."""
+        if self.batched:
+            return self.see_batch([ids] * len(points), points)
+        siblings = np.array(ids, dtype=np.intp)
+        original = siblings.tobytes()
+        with np.errstate(all="ignore"):
+            return [self._call(ids, siblings, original, point) for point in points]
+
+    def _call(self, ids: Sequence[int], siblings: Any, original: bytes, point: Floats) -> Seen:
+        uniforms = point.view(_Tracked)
+        uniforms.places = tuple(range(len(point)))
+        uniforms.log = log = []
+        before = point.tobytes()
+        self.n_calls += 1
+        try:
+            result = self.verify(self._p, self._q, siblings, uniforms)
+        except Exception as error:
+            kind = type(error).__name__
+            self._note("raises", kind, f"raises {kind}: {error}", ids, point)
+            seen = NONE, NONE
+            self.n_failed += 1
+        else:
+            seen = self._check(result, ids, point)
+        if (self._p.tobytes(), self._q.tobytes()) != self._originals:
+            name = "target_probs" if self._p.tobytes() != self._originals[0] else "draft_probs"
+            self._note("edits its inputs", name, f"edits {name} in place", ids, point)
+            self._p[:], self._q[:] = self.target, self.draft
+        if siblings.tobytes() != original or point.tobytes() != before:
+            name = "sibling_ids" if siblings.tobytes() != original else "uniforms"
+            self._note("edits its inputs", name, f"edits {name} in place", ids, point)
+            siblings[:], point[:] = ids, np.frombuffer(before)
+        reads = tuple(dict.fromkeys(log)) if self.trusts_reads and log else range(len(point))
+        return Seen(*seen, tuple(reads))
+
+    def see_batch(self, ids: Sequence[Sequence[int]], points: Floats) -> list[Seen]:
+        """Call a batch verifier once; row i has the siblings ``ids[i]``, all of one length."""
+        rows = len(points)
+        p, q = np.tile(self.target, (rows, 1)), np.tile(self.draft, (rows, 1))
+        siblings = np.array(ids, dtype=np.intp).reshape(rows, -1)
+        self.n_calls += rows
+        order = tuple(range(points.shape[1]))
+        try:
+            tokens, accepted = self.verify.batch(p, q, siblings, points.copy())
+        except Exception as error:
+            kind = type(error).__name__
+            self._note("raises", kind, f"raises {kind}: {error}", ids[0], points[0])
+            self.n_failed += rows
+            return [Seen(NONE, NONE, order)] * rows
+        found = []
+        for row, (token, idx) in enumerate(zip(tokens.tolist(), accepted.tolist(), strict=True)):
+            result = token, None if idx == NONE else idx
+            found.append(Seen(*self._check(result, ids[row], points[row]), order))
+        return found
+
+    def _check(self, result: Any, ids: Sequence[int], point: Floats) -> tuple[int, int]:
+        try:
+            emitted, idx = result
+        except (TypeError, ValueError):
+            text = f"returns {result!r}, not (token, accepted_idx)"
+            self._note("bad result", "shape", text, ids, point)
+            self.n_failed += 1
+            return NONE, NONE
+        try:
+            token = operator.index(emitted)
+        except TypeError:
+            token = NONE
+        if not 0 <= token < len(self.target):
+            text = f"emits {emitted!r}, which is no token from 0 to {len(self.target) - 1}"
+            self._note("bad token", "range", text, ids, point)
+            return NONE, NONE
+        try:
+            accepted = NONE if idx is None else operator.index(idx)
+        except TypeError:
+            accepted = len(ids)
+        if idx is not None and not (0 <= accepted < len(ids) and ids[accepted] == token):
+            text = f"says that sibling {idx!r} is accepted, but emits token {token}"
+            self._note("bad accepted index", "idx", text, ids, point)
+            accepted = NONE
+        if self.target[token] == 0:
+            text = f"emits token {token}, whose target probability is 0"
+            self._note("zero probability", str(token), text, ids, point)
+        return token, accepted
+
+    def _note(self, kind: str, detail: str, text: str, ids: Sequence[int], point: Floats) -> None:
+        if (kind, detail) in self.findings:
+            return
+        inputs = {
+            "target_probs": self.target.tolist(),
+            "draft_probs": self.draft.tolist(),
+            "sibling_ids": list(ids),
+            "uniforms": np.asarray(point).tolist(),
+        }
+        self.findings[kind, detail] = Finding(kind, f"{text} {describe(inputs)}", inputs)
+
+    def check_repeats(self, ids: Sequence[int], points: Floats) -> None:
+        """Raise `VerifierError` unless the same arguments give the same result twice."""
+        first, second = self.see(ids, points), self.see(ids, points)
+        for point, one, two in zip(points, first, second, strict=True):
+            if one[:2] != two[:2]:
+                raise VerifierError(
+                    f"the verifier returns {_pair(one)}, then {_pair(two)} for the same arguments: it "
+                    f"draws from a generator of its own or keeps a state; use mode='sampling' "
+                    f"(sibling_ids={list(ids)}, uniforms={point.tolist()})"
+                )
+
+
+def describe(inputs: dict[str, list[float]]) -> str:
+    """The arguments of a call, as words for a message."""
+    return "(" + ", ".join(f"{name}={values}" for name, values in inputs.items()) + ")"
+
+
+def _pair(seen: Seen) -> tuple[int | None, int | None]:
+    return tuple(None if x == NONE else x for x in seen[:2])  # type: ignore[return-value]

@@ -1,0 +1,77 @@
+"""Names a biased verifier's fault by comparing its laws with those of known faults."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from resispec_sim.audit.drafting import Drafting, Tuples, enumerate_siblings
+from resispec_sim.audit.exact import VerifierLaw
+from resispec_sim.audit.known_faults import FAULTS, Fault
+from resispec_sim.audit.pool import Pair
+from resispec_sim.audit.report import Pattern
+from resispec_sim.errors import ResispecError
+
+_AT_COIN = Pattern(
+    "accepts a token of target probability 0 at a coin of exactly 0",
+    "The coin is compared with <= where < is meant: generators do return 0, and a ratio of 0 then "
+    "accepts.",
+)
+
+
+def recognise(
+    laws: Sequence[tuple[Pair, VerifierLaw]],
+    siblings: str | Drafting,
+    n_siblings: int,
+    tolerance: float,
+) -> Pattern | None:
+    """The first known fault whose law is the verifier's at every pair, or None.
+
+    Parameters
+    ----------
+    laws : sequence of (Pair, VerifierLaw)
+        What the verifier does; at one pair at least its law is not the target.
+    siblings : str or callable
+    n_siblings : int
+    tolerance : float
+        Largest difference of a probability that counts as agreement.
+    """
+    biased = [law for _, law in laws if law.tv > tolerance]
+    if not biased:
+        edges = [f for _, law in laws for f in law.findings if f.kind == "zero probability at 0"]
+        return _AT_COIN if edges else None
+    known = [
+        (law, enumerate_siblings(siblings, law.target_probs, law.draft_probs, n_siblings))
+        for _, law in laws
+    ]
+    drafted_as_said = isinstance(siblings, str)
+    matches = [
+        fault
+        for fault in FAULTS
+        if fault.of_drafting != drafted_as_said
+        and all(_agrees(fault, law, tuples, tolerance) for law, tuples in known)
+    ]
+    if not matches:
+        return None
+    first = matches[0]
+    also = tuple(fault.name for fault in matches[1:])
+    return Pattern(first.name, first.explanation, n_pairs=len(known), also=also)
+
+
+def _agrees(fault: Fault, law: VerifierLaw, tuples: Tuples, tolerance: float) -> bool:
+    try:
+        expected = law_of_fault(fault, law.target_probs, law.draft_probs, tuples)
+    except ResispecError:
+        return False
+    return bool(np.abs(expected - law.output_probs).max() <= max(tolerance, 1e-9))
+
+
+def law_of_fault(fault: Fault, target: np.ndarray, draft: np.ndarray, tuples: Tuples) -> np.ndarray:
+    """What a known fault emits, (V,), given the siblings' tuples with their probabilities."""
+    emitted = np.zeros(len(target))
+    with np.errstate(all="ignore"):
+        for weight, ids in tuples:
+            decision = fault.decide(target, draft, ids)
+            for token, accepted in zip(decision.ids, decision.accepted, strict=True):
+                emitted[token] += weight * accepted
+            emitted += weight * (1 - sum(decision.accepted)) * decision.residual
+    return emitted
