@@ -4,6 +4,8 @@ All take ``(target_probs, draft_probs, sibling_ids, uniforms)`` and return ``(to
 Those in plain Python run on Fractions as well as on floats; those that are about rounding use numpy.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 
@@ -85,19 +87,24 @@ def single_draft(target_probs, draft_probs, sibling_ids, uniforms):
     return pick(excess(target, draft) or target, uniforms[1]), None
 
 
+@lru_cache
+def k_seq_factor(target, draft, n_siblings):
+    """A factor a little above the root of K-SEQ's equation; from the root on the law is the target."""
+    low, high = target[0] * 0 + 1, target[0] * 0 + n_siblings
+    for _ in range(16):
+        factor = (low + high) / 2
+        beta = sum(min(p / factor, q) for p, q in zip(target, draft, strict=True))
+        low, high = (
+            (low, factor) if 1 - (1 - beta) ** n_siblings <= factor * beta else (factor, high)
+        )
+    return high
+
+
 def k_seq(target_probs, draft_probs, sibling_ids, uniforms):
     """K-SEQ (SpecTr): each sibling is tested against the target divided by one factor."""
     target, draft = numbers(target_probs), numbers(draft_probs)
     n_siblings = len(sibling_ids)
-    low, factor = target[0] * 0 + 1, target[0] * 0 + n_siblings
-    for _ in range(16):
-        middle = (low + factor) / 2
-        beta = sum(min(p / middle, q) for p, q in zip(target, draft, strict=True))
-        # from the root on no residual is negative, so the law is the target at every step
-        if 1 - (1 - beta) ** n_siblings <= middle * beta:
-            factor = middle
-        else:
-            low = middle
+    factor = k_seq_factor(tuple(target), tuple(draft), n_siblings)
     for idx, token in enumerate(map(int, sibling_ids)):
         if uniforms[idx] < accept_prob(target[token], factor * draft[token]):
             return token, idx
@@ -182,7 +189,7 @@ def nan_draft_row(target_probs, draft_probs, sibling_ids, uniforms):
     target = np.asarray(target_probs, dtype=float)
     draft = np.full_like(target, np.nan)
     token = int(sibling_ids[0])
-    if uniforms[0] < accept_prob(target[token], draft[token]):
+    if uniforms[0] < target[token] / draft[token]:
         return token, 0
     left = np.maximum(target - draft, 0)
     return int(np.argmax(left / left.sum())), None

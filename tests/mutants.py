@@ -25,7 +25,9 @@ ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 SWAPPED_CALLS = {"min": "max", "max": "min", "sum": "max"}
 
 
-def replacements(node: ast.AST, names: dict[str, list[str]]) -> Iterator[tuple[str, ast.AST | None]]:
+def replacements(
+    node: ast.AST, names: dict[str, list[str]]
+) -> Iterator[tuple[str, ast.AST | None]]:
     """Every change of one node: its name and the new node, or None to delete a statement."""
     match node:
         case ast.BinOp(left=left, right=right):
