@@ -279,7 +279,7 @@ def _counts_of(rule: Rule, max_branching: int) -> tuple[int, ...]:
 def _starts(figures: SiblingFigures, n_left: int) -> NDArray[np.bool_]:
     """Whether each position and the `n_left - 1` after it lie in one text with known ratios."""
     known = ~np.isnan(figures.w[max(figures.w)][:, 0])
-    follows = (np.diff(figures.prompts) == 0) & (np.diff(figures.offsets) == 1)
+    follows = np.diff(figures.prompts) == 0
     run = np.zeros(len(known), dtype=np.int64)
     for t in range(len(known) - 1, -1, -1):
         if known[t]:

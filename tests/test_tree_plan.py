@@ -184,7 +184,7 @@ def test_the_command(dump, tmp_path, capsys):
         ({"max_branching": 0}, InputError),
         ({"beside": "oak"}, InputError),
         ({"rule": "nonesuch"}, RuleError),
-        ({"rule": "resispec:fill=index"}, RuleError),
+        ({"rule": "resispec:fill=nonesuch"}, RuleError),
         ({"rule": "spechub", "max_branching": 1}, RuleError),
         ({"n_jobs": 0}, InputError),
         ({"seed": -1}, InputError),

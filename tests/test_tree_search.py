@@ -140,6 +140,8 @@ def test_a_chain_and_a_star_are_best_where_they_should_be():
 def test_of_equals_the_smallest_tree():
     assert optimise_tree([1.0, 0.0], 50, 4).growmap == GrowMap.complete("d4b1")
     assert optimise_tree([0.0, 0.0], 50).growmap.n_nodes == 1
+    # 1.75 as a chain and as a pair
+    assert optimise_tree([0.5, 0.25], 3).growmap == GrowMap.complete("d3b1")
     # .5 for either child: the first one's subtree grows first
     assert optimise_tree({2: [0.5, 0.5]}, 6).growmap.children == ((1, 2), (3, 4), (), (), ())
 
