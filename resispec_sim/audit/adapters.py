@@ -38,10 +38,10 @@ class TorchBatch:
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Tokens and accepted indices (-1: none) of B positions, both (B,)."""
         step = max(1, _MAX_ENTRIES // target.shape[1])
-        parts = [
-            self._call(*(array[start : start + step] for array in (target, draft, ids, uniforms)))
-            for start in range(0, len(target), step)
-        ]
+        parts = []
+        for start in range(0, len(target), step):
+            rows = slice(start, start + step)
+            parts.append(self._call(target[rows], draft[rows], ids[rows], uniforms[rows]))
         tokens, accepted = zip(*parts, strict=True)
         return np.concatenate(tokens), np.concatenate(accepted)
 

@@ -13,6 +13,12 @@ from resispec_sim.errors import VerifierError
 Floats = NDArray[np.float64]
 Verifier = Callable[[Floats, Floats, NDArray[np.intp], Floats], tuple[Any, Any]]
 
+_MAX_ENTRIES = 1 << 22  # of one (B, V) array
+
+IMPOSSIBLE = "zero probability"
+IMPOSSIBLE_AT_0 = "zero probability at 0"
+IMPOSSIBLE_AT_1 = "zero probability just below 1"
+
 NONE = -1
 """Stands for no accepted sibling, and for the token of a call that failed."""
 
@@ -45,7 +51,9 @@ class Finding:
     ----------
     kind : str
         ``"raises"``, ``"bad result"``, ``"bad token"``, ``"bad accepted index"``,
-        ``"edits its inputs"`` or ``"zero probability"``.
+        ``"edits its inputs"``, ``"zero probability"`` (a token that the target never emits), or, if
+        that happens for single values of a uniform only, ``"zero probability at 0"`` and ``"zero
+        probability just below 1"``.
     message : str
     inputs : dict
         The arguments of the call, as lists.
@@ -84,11 +92,6 @@ class _Tracked(np.ndarray):
             self.log.append(place)
             yield value
 
-    def __getattribute__(self, name: str) -> Any:
-        if name not in _QUIET and not name.startswith("__"):
-            self.log.extend(self.places)
-        return np.ndarray.__getattribute__(self, name)
-
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return getattr(ufunc, method)(*map(_read, inputs), **options)
 
@@ -96,7 +99,31 @@ class _Tracked(np.ndarray):
         return function(*_read(args), **options)
 
 
-_QUIET = frozenset({"places", "log", "shape", "ndim", "size", "dtype", "view"})
+_QUIET = (
+    "shape",
+    "ndim",
+    "size",
+    "dtype",
+    "view",
+    "itemsize",
+    "nbytes",
+    "strides",
+    "flags",
+    "base",
+)
+
+
+def _reading(name: str) -> property:
+    def get(self: _Tracked) -> Any:
+        self.log.extend(self.places)
+        return getattr(np.asarray(self), name)
+
+    return property(get)
+
+
+for _name in dir(np.ndarray):
+    if not _name.startswith("__") and _name not in _QUIET:
+        setattr(_Tracked, _name, _reading(_name))
 
 
 def _read(value: Any) -> Any:
@@ -129,22 +156,43 @@ class Caller:
     def __post_init__(self) -> None:
         self._p, self._q = self.target.copy(), self.draft.copy()
         self._originals = self._p.tobytes(), self._q.tobytes()
+        # with large vocabularies the comparison would cost more than the call
+        self._small = len(self.target) <= 256
         self.batched = hasattr(self.verify, "batch")
         self.top = getattr(self.verify, "top_uniform", 1 - 2.0**-53)
 
     def see(self, ids: Sequence[int], points: Floats) -> list[Seen]:
         """Call at each row of `points`, (m, U), with the same siblings."""
         if self.batched:
-            return self.see_batch([ids] * len(points), points)
+            return self._see_batch([ids] * len(points), points)
         siblings = np.array(ids, dtype=np.intp)
         original = siblings.tobytes()
         with np.errstate(all="ignore"):
-            return [self._call(ids, siblings, original, point) for point in points]
+            found = [self._call(ids, siblings, original, point) for point in points]
+        if not self._small:
+            self._check_inputs(ids, points[-1])
+        return found
+
+    def see_each(self, rows: Sequence[Sequence[int]], points: Floats) -> list[Seen]:
+        """Call at each row of `points` with siblings of its own."""
+        if not self.batched:
+            return [self.see(ids, points[i : i + 1])[0] for i, ids in enumerate(rows)]
+        found: list[Any] = [None] * len(rows)
+        step = max(1, _MAX_ENTRIES // len(self.target))
+        for length in {len(ids) for ids in rows}:
+            chosen = [i for i, ids in enumerate(rows) if len(ids) == length]
+            for start in range(0, len(chosen), step):
+                part = chosen[start : start + step]
+                seen = self._see_batch([rows[i] for i in part], points[part])
+                for i, one in zip(part, seen, strict=True):
+                    found[i] = one
+        return found
 
     def _call(self, ids: Sequence[int], siblings: Any, original: bytes, point: Floats) -> Seen:
         uniforms = point.view(_Tracked)
         uniforms.places = tuple(range(len(point)))
-        uniforms.log = log = []
+        log: list[int] = []
+        uniforms.log = log
         before = point.tobytes()
         self.n_calls += 1
         try:
@@ -156,10 +204,8 @@ class Caller:
             self.n_failed += 1
         else:
             seen = self._check(result, ids, point)
-        if (self._p.tobytes(), self._q.tobytes()) != self._originals:
-            name = "target_probs" if self._p.tobytes() != self._originals[0] else "draft_probs"
-            self._note("edits its inputs", name, f"edits {name} in place", ids, point)
-            self._p[:], self._q[:] = self.target, self.draft
+        if self._small:
+            self._check_inputs(ids, point)
         if siblings.tobytes() != original or point.tobytes() != before:
             name = "sibling_ids" if siblings.tobytes() != original else "uniforms"
             self._note("edits its inputs", name, f"edits {name} in place", ids, point)
@@ -167,7 +213,7 @@ class Caller:
         reads = tuple(dict.fromkeys(log)) if self.trusts_reads and log else range(len(point))
         return Seen(*seen, tuple(reads))
 
-    def see_batch(self, ids: Sequence[Sequence[int]], points: Floats) -> list[Seen]:
+    def _see_batch(self, ids: Sequence[Sequence[int]], points: Floats) -> list[Seen]:
         """Call a batch verifier once; row i has the siblings ``ids[i]``, all of one length."""
         rows = len(points)
         p, q = np.tile(self.target, (rows, 1)), np.tile(self.draft, (rows, 1))
@@ -186,6 +232,12 @@ class Caller:
             result = token, None if idx == NONE else idx
             found.append(Seen(*self._check(result, ids[row], points[row]), order))
         return found
+
+    def _check_inputs(self, ids: Sequence[int], point: Floats) -> None:
+        if (self._p.tobytes(), self._q.tobytes()) != self._originals:
+            name = "target_probs" if self._p.tobytes() != self._originals[0] else "draft_probs"
+            self._note("edits its inputs", name, f"edits {name} in place", ids, point)
+            self._p[:], self._q[:] = self.target, self.draft
 
     def _check(self, result: Any, ids: Sequence[int], point: Floats) -> tuple[int, int]:
         try:
@@ -213,7 +265,8 @@ class Caller:
             accepted = NONE
         if self.target[token] == 0:
             text = f"emits token {token}, whose target probability is 0"
-            self._note("zero probability", str(token), text, ids, point)
+            self._note(IMPOSSIBLE, str(token), text, ids, point)
+            self.findings[IMPOSSIBLE, str(token)].inputs["token"] = [token]
         return token, accepted
 
     def _note(self, kind: str, detail: str, text: str, ids: Sequence[int], point: Floats) -> None:
@@ -225,6 +278,8 @@ class Caller:
             "sibling_ids": list(ids),
             "uniforms": np.asarray(point).tolist(),
         }
+        if not self._small:
+            inputs["target_probs"] = inputs["draft_probs"] = []
         self.findings[kind, detail] = Finding(kind, f"{text} {describe(inputs)}", inputs)
 
     def check_repeats(self, ids: Sequence[int], points: Floats) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from resispec_sim.audit.calling import NONE, Caller, Finding, Floats, Seen
+from resispec_sim.audit.calling import (
+    IMPOSSIBLE,
+    IMPOSSIBLE_AT_0,
+    IMPOSSIBLE_AT_1,
+    NONE,
+    Caller,
+    Finding,
+    Floats,
+    Seen,
+)
 from resispec_sim.audit.drafting import Drafting, Tuples, check_siblings, enumerate_siblings
 from resispec_sim.audit.splitting import Split, split
 from resispec_sim.checks import check_n_siblings, check_whole
@@ -121,18 +130,18 @@ def law_of_verifier(
     )
     tuples = enumerate_siblings(check_siblings(siblings), target, draft, n_siblings)
     # distributions that sum to 1 as given reach the verifier as given
-    given = [np.asarray(probs, dtype=np.float64) for probs in (target_probs, draft_probs)]
-    exact = [
-        g if abs(math.fsum(g) - 1) < 1e-15 else c
-        for g, c in zip(given, (target, draft), strict=True)
-    ]
-    caller = Caller(verify, *exact)
+    caller = Caller(verify, _as_given(target_probs, target), _as_given(draft_probs, draft))
     _check_repeats(caller, tuples, n_uniforms, seed)
     splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed)
     if any(found.hidden_reads for found in splits):
         caller.trusts_reads = False
         splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed)
     return _assemble(caller, tuples, splits, n_siblings, n_uniforms)
+
+
+def _as_given(probs: ArrayLike, checked: Floats) -> Floats:
+    given = np.array(probs, dtype=np.float64)
+    return given if abs(math.fsum(given) - 1) < 1e-15 else checked
 
 
 def _check_repeats(caller: Caller, tuples: Tuples, n_uniforms: int, seed: int) -> None:
@@ -179,15 +188,10 @@ def _split_all(
 def _see_together(
     caller: Caller, questions: Sequence[tuple[tuple[int, ...], Floats]]
 ) -> list[list[Seen]]:
-    """One call of a batch verifier for each number of siblings."""
-    answers: list[list[Seen]] = [[] for _ in questions]
-    for count in {len(ids) for ids, _ in questions}:
-        chosen = [i for i, (ids, _) in enumerate(questions) if len(ids) == count]
-        rows = [questions[i][0] for i in chosen for _ in questions[i][1]]
-        seen = iter(caller.see_batch(rows, np.concatenate([questions[i][1] for i in chosen])))
-        for i in chosen:
-            answers[i] = [next(seen) for _ in questions[i][1]]
-    return answers
+    """Ask all questions at once."""
+    rows = [ids for ids, points in questions for _ in points]
+    seen = iter(caller.see_each(rows, np.concatenate([points for _, points in questions])))
+    return [[next(seen) for _ in points] for _, points in questions]
 
 
 def residual_edges(target: Floats, draft: Floats, n_siblings: int) -> Floats:
@@ -236,19 +240,30 @@ def _assemble(
             if seen.accepted != NONE:
                 accepted[seen.accepted][seen.token].append(weight * volume)
     by_token = np.array([[math.fsum(masses) for masses in row] for row in accepted])
+    output_probs = np.array([math.fsum(masses) for masses in emitted])
     unsettled = math.fsum(w * found.unsettled for (w, _), found in zip(tuples, splits, strict=True))
     return VerifierLaw(
         target_probs=caller.target,
         draft_probs=caller.draft,
-        output_probs=np.array([math.fsum(masses) for masses in emitted]),
+        output_probs=output_probs,
         accepted=by_token.sum(axis=1),
         accepted_by_token=by_token,
         unsettled=unsettled,
         n_cells=sum(len(found.cells) for found in splits),
         n_calls=caller.n_calls,
         assumptions=_assumptions(caller, n_uniforms),
-        findings=tuple(caller.findings.values()),
+        findings=tuple(_refine(finding, output_probs) for finding in caller.findings.values()),
     )
+
+
+def _refine(finding: Finding, output_probs: Floats) -> Finding:
+    """Tell a token that is emitted at the ends of the uniforms' range from one that has a mass."""
+    if finding.kind != IMPOSSIBLE or not output_probs[finding.inputs["token"][0]] < 1e-12:
+        return finding
+    ends = [u for u in finding.inputs["uniforms"] if u == 0] or [max(finding.inputs["uniforms"])]
+    kind = IMPOSSIBLE_AT_0 if ends == [0] else IMPOSSIBLE_AT_1
+    where = "u = 0" if ends == [0] else f"u = {ends[0]!r}"
+    return Finding(kind, finding.message.replace(" (", f", at {where} (", 1), finding.inputs)
 
 
 def _assumptions(caller: Caller, n_uniforms: int) -> tuple[str, ...]:

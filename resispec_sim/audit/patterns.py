@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from resispec_sim.audit.calling import IMPOSSIBLE_AT_0
 from resispec_sim.audit.drafting import Drafting, Tuples, enumerate_siblings
 from resispec_sim.audit.exact import VerifierLaw
 from resispec_sim.audit.known_faults import FAULTS, Fault
@@ -37,7 +38,7 @@ def recognise(
     """
     biased = [law for _, law in laws if law.tv > tolerance]
     if not biased:
-        edges = [f for _, law in laws for f in law.findings if f.kind == "zero probability at 0"]
+        edges = [f for _, law in laws for f in law.findings if f.kind == IMPOSSIBLE_AT_0]
         return _AT_COIN if edges else None
     known = [
         (law, enumerate_siblings(siblings, law.target_probs, law.draft_probs, n_siblings))

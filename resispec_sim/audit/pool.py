@@ -60,8 +60,8 @@ _WRITTEN = """
 
 def exact_pair(target: Exact, draft: Exact) -> Pair:
     """A pair from fractions."""
-    arrays = [np.array([float(mass) for mass in probs]) for probs in (target, draft)]
-    return Pair(*arrays, simple=(target, draft))
+    mine, theirs = (np.array([float(mass) for mass in probs]) for probs in (target, draft))
+    return Pair(mine, theirs, (target, draft))
 
 
 def pairs_to_check(seed: int, max_vocab: int) -> list[Pair]:

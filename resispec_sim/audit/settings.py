@@ -35,7 +35,7 @@ class AuditConfig:
     tolerance: float = 1e-9
     least_bias: float = 1e-6
     max_tuples: int = 1500
-    max_shrink_calls: int = 150_000
+    max_shrink_calls: int = 40_000
     n_pattern_pairs: int = 8
     seed: int = 0
     alpha: float = 1e-3

@@ -21,7 +21,8 @@ def shrink(
     """The simplest pair found at which the verifier has the same fault.
 
     Pairs are tried from the simplest on until one is faulty or `max_calls` calls of the verifier are
-    spent; no pair is tried that has more tokens than the one given, or larger denominators.
+    spent; no pair is tried that has more tokens than the one given, or larger denominators. A law that
+    is less than `least_bias` away from the target is left where it was found.
 
     Parameters
     ----------
@@ -39,6 +40,8 @@ def shrink(
     """
     kinds = {finding.kind for finding in law.findings}
     biased = law.tv > least_bias
+    if not biased and not kinds:
+        return pair, law
     spent = {vocab_size: 0 for vocab_size in range(2, len(pair.target) + 1)}
 
     def same_fault(other: VerifierLaw) -> bool:

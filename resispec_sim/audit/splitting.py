@@ -134,13 +134,13 @@ def _scan(
     exact: dict[tuple[float, float], float] = {}
     first = True
     while jumps := [(a, b) for a, b in jumps if b - a > FINEST and (a, b) not in exact]:
-        middles = []
+        middles: list[float] = []
         for a, b in jumps:
             guesses = inner[(inner > a) & (inner < b)] if first else ()
             if len(guesses):
                 edge = float(guesses[0])
                 around = max(a, edge * (1 - 2.0**-50)), min(b, edge * (1 + 2.0**-50))
-                middles += around
+                middles.extend(around)
                 exact[around] = edge
             else:
                 middles.append((a + b) / 2)
@@ -188,11 +188,10 @@ def _check(
     """Try random points of a box; where one differs, the two halves that tell them apart."""
     points = box.low + (box.high - box.low) * rng.random((_CHECKS, len(box.low)))
     answers = yield points
-    for point, seen in zip(points, answers, strict=True):
-        if seen[:2] != box.seen[:2]:
-            break
-    else:
+    differing = [i for i, seen in enumerate(answers) if seen[:2] != box.seen[:2]]
+    if not differing:
         return None
+    point = points[differing[0]]
     at, now = box.point.copy(), box.seen
     for axis in range(len(at)):
         moved = at.copy()
