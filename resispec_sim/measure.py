@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import REPLAY
-from .engine import Law, appendix_b_kl, exact_law, optimal_acceptance
-from .rules import Rule
+from .engine import Law, appendix_b_kl, exact_law
+from .engine.bounds import optimum_for
+from .errors import RuleError
+from .rules import ResidualRule, Rule
 from .trees import CompleteTree
 from .types import Method
 
@@ -60,7 +62,8 @@ def measure(
     """Compute the laws of one position and keep their scalars, one row per rule and sibling count.
 
     Random streams depend on the seed, the position and the sibling count only, so the rows do not
-    depend on the order in which positions are computed.
+    depend on the order in which positions are computed. A rule has no rows for the sibling counts that
+    it is not defined for.
 
     Parameters
     ----------
@@ -84,15 +87,17 @@ def measure(
     if with_tree and branching not in counts:
         counts = (*counts, branching)
     for n_siblings in counts:
-        shared: Row = {}
-        if n_siblings in plan.siblings:
-            shared = {
-                "optimum": float(optimal_acceptance(target_probs, draft_probs, n_siblings)),
-                "appendix_b_kl_random": _appendix_b(
-                    "random", place, target_probs, draft_probs, n_siblings, plan
-                ),
-            }
-        for rule in plan.rules:
+        shown = n_siblings in plan.siblings
+        rules = [rule for rule in plan.rules if is_defined(rule, n_siblings)]
+        optima = {
+            scheme: float(optimum_for(scheme, target_probs, draft_probs, n_siblings))
+            for scheme in dict.fromkeys(rule.siblings for rule in rules)
+            if shown
+        }
+        random_kl = np.nan
+        if shown and rules:
+            random_kl = _appendix_b("random", place, target_probs, draft_probs, n_siblings, plan)
+        for rule in rules:
             law = exact_law(
                 rule,
                 target_probs,
@@ -101,11 +106,11 @@ def measure(
                 method=plan.method,
                 by_token=with_tree and n_siblings == branching,
                 max_paths=plan.max_paths,
-                seed=_seed(plan, place, n_siblings),
+                seed=seed_of(plan.seed, place.position, n_siblings),
             )
             if with_tree and n_siblings == branching:
                 tree_figures[rule.label] = _tree_row(law, target_probs, place.token)
-            if n_siblings in plan.siblings:
+            if shown:
                 rows.append(
                     {
                         "position": place.position,
@@ -115,8 +120,10 @@ def measure(
                         "temperature": temperature,
                         "siblings": n_siblings,
                         "rule": rule.label,
+                        "scheme": rule.siblings,
                         **_law_row(law, target_probs),
-                        **shared,
+                        "optimum": optima[rule.siblings],
+                        "appendix_b_kl_random": random_kl,
                         "appendix_b_kl": _appendix_b(
                             rule, place, target_probs, draft_probs, n_siblings, plan
                         ),
@@ -125,6 +132,15 @@ def measure(
     for row in rows:
         row.update(tree_figures.get(row["rule"], _NO_TREE))
     return rows
+
+
+def is_defined(rule: Rule, n_siblings: int) -> bool:
+    """Whether the rule has a law for this number of siblings."""
+    try:
+        rule.check_count(n_siblings)
+    except RuleError:
+        return False
+    return True
 
 
 _NO_TREE: Row = {"tree_w": np.nan, "tree_alpha": np.nan, "tree_method": ""}
@@ -177,18 +193,20 @@ def _appendix_b(
     n_siblings: int,
     plan: Plan,
 ) -> float:
+    if isinstance(rule, Rule) and not isinstance(rule, ResidualRule):
+        return np.nan  # no proxies to reconstruct from
     return float(
         appendix_b_kl(
             target_probs,
             draft_probs,
             n_siblings,
             rule=rule,
-            rng=np.random.default_rng(_seed(plan, place, n_siblings)),
+            rng=np.random.default_rng(seed_of(plan.seed, place.position, n_siblings)),
             n_trajectories=REPLAY.appendix_b_trajectories,
         )
     )
 
 
-def _seed(plan: Plan, place: Place, n_siblings: int) -> int:
-    sequence = np.random.SeedSequence([plan.seed, place.position, n_siblings])
-    return int(sequence.generate_state(1)[0])
+def seed_of(seed: int, position: int, n_siblings: int) -> int:
+    """The seed of one position and sibling count in a run with `seed`."""
+    return int(np.random.SeedSequence([seed, position, n_siblings]).generate_state(1)[0])

@@ -13,13 +13,13 @@ from .checks import as_list, check_number, check_whole
 from .config import REPLAY
 from .dumps import Dump, open_dump
 from .engine.law import check_engine
-from .errors import InputError
-from .measure import Place, Plan, Row, measure
+from .errors import InputError, RuleError
+from .measure import Place, Plan, Row, is_defined, measure
 from .pooling import EalContext
 from .progress import position_progress
 from .provenance import provenance
 from .report import Report
-from .rules import Rule, parse_rule
+from .rules import RULES, PositionRule, Rule, parse_rule
 from .trees import CompleteTree, parse_tree
 from .types import Method
 
@@ -49,9 +49,11 @@ def replay(
     dump : Dump, path or name
         An open dump stays open; a path or the name of a shipped dump is opened and closed here.
     rules : str, Rule or sequence of them
-        Names with options, such as ``"resispec:fill=water"``, or instances.
+        Names with options, such as ``"resispec:fill=water"``, or instances; ``"exact"`` stands for
+        every rule of one position that is exact, ``"all"`` for all of them.
     siblings : int or sequence of int
-        Sibling counts of the per-position figures.
+        Sibling counts of the per-position figures. A rule is left out at a count that it is not
+        defined for, with a note.
     temperatures : float or sequence of float, optional
         Default: the temperature that the dump was sampled at. At another one there is no expected
         accepted length, since the recorded text was not sampled from that target.
@@ -79,7 +81,8 @@ def replay(
     Raises
     ------
     InputError, RuleError
-        If an argument is out of its range.
+        If an argument is out of its range, a rule verifies several levels at once, or none is defined
+        for any of the sibling counts.
     DumpError
         If the dump is missing, incomplete or altered.
     KeyboardInterrupt
@@ -97,22 +100,21 @@ def replay(
     [('specinfer', 'exact'), ('resispec[capacity,minimal]', 'biased')]
     """
     plan = Plan(
-        rules=_as_rules(rules),
-        siblings=_as_counts(siblings),
+        rules=as_rules(rules),
+        siblings=as_counts(siblings),
         tree=_as_tree(tree),
         method=method,
         max_paths=check_whole("max_paths", max_paths, at_least=1),
         seed=check_whole("seed", seed, at_least=0),
     )
-    n_jobs = check_whole("n_jobs", n_jobs)
-    if n_jobs == 0:
-        raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
+    left_out = _check_counts(plan)
+    n_jobs = check_jobs(n_jobs)
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
             dump = stack.enter_context(contextlib.closing(open_dump(dump)))
         heat = _as_temperatures(temperatures, dump.temperature)
         unavailable = _without_eal(dump, heat, top_k, top_p)
-        start, stop = _as_range(positions, dump.n_positions)
+        start, stop = as_range(positions, dump.n_positions)
 
         def figures(index: int, position: Any) -> list[Row]:
             place = Place(index, position.prompt_idx, position.offset, int(position.token_id))
@@ -123,13 +125,13 @@ def replay(
                 rows += measure(place, temperature, *probs, plan, with_tree=sampled_here)
             return rows
 
-        rows, partial = _run(
+        rows, partial = run_positions(
             figures,
             enumerate(dump.iter_positions(start, stop), start=start),
             n_jobs,
             position_progress(stop - start) if progress else contextlib.nullcontext(lambda: None),
         )
-        about = _about(dump)
+        about = about_dump(dump)
         record = provenance(
             command="replay",
             dump=about,
@@ -145,7 +147,16 @@ def replay(
             seed=plan.seed,
         )
     frame = _as_frame(rows, plan, heat)
-    context = EalContext(plan.tree, {rule.label: rule.exact for rule in plan.rules}, unavailable)
+    context = EalContext(
+        plan.tree,
+        {rule.label: rule.exact for rule in plan.rules},
+        unavailable,
+        {
+            rule.label: f"not defined for {plan.tree.branching} siblings"
+            for rule in plan.rules
+            if not is_defined(rule, plan.tree.branching)
+        },
+    )
     return Report(
         frame=frame,
         context=context,
@@ -153,10 +164,33 @@ def replay(
         provenance=record,
         partial=partial,
         n_planned=stop - start,
+        left_out=left_out,
     )
 
 
-def _run(
+def _check_counts(plan: Plan) -> tuple[str, ...]:
+    """What is left out; `RuleError` if that is everything."""
+    left_out = [
+        f"{rule.label} is left out at {n} sibling{'s' if n > 1 else ''}: it is defined for "
+        f"{rule.only_count} only"
+        for n in plan.siblings
+        for rule in plan.rules
+        if not is_defined(rule, n)
+    ]
+    if len(left_out) == len(plan.siblings) * len(plan.rules):
+        raise RuleError("nothing is left to compute: " + "; ".join(left_out))
+    return tuple(left_out)
+
+
+def check_jobs(n_jobs: int) -> int:
+    """A number of threads, -1 for one per core; `InputError` for 0."""
+    n_jobs = check_whole("n_jobs", n_jobs)
+    if n_jobs == 0:
+        raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
+    return n_jobs
+
+
+def run_positions(
     figures: Callable[[int, Any], list[Row]],
     source: Iterable[tuple[int, Any]],
     n_jobs: int,
@@ -207,16 +241,28 @@ def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFram
     return frame[[*first, *accepted, *rest]]
 
 
-def _as_rules(rules: str | Rule | Sequence[str | Rule]) -> tuple[Rule, ...]:
+def as_rules(rules: str | Rule | Sequence[str | Rule]) -> tuple[Rule, ...]:
+    """Distinct rules of one position, from names, comma lists, aliases and instances."""
     found: list[Rule] = []
     for item in as_list(rules):
         if not isinstance(item, str | Rule):
             raise InputError(f"rules holds {item!r}: give names or Rule instances")
-        texts = split_rules(item) if isinstance(item, str) else [item]
-        found += [parse_rule(text) if isinstance(text, str) else text for text in texts]
+        for text in split_rules(item) if isinstance(item, str) else [item]:
+            found += _ALIASES[text]() if text in _ALIASES else [parse_rule(text)]
     for rule in found:
         check_engine(rule)
     return _distinct("rules", found)
+
+
+def _of_one_position(exact_only: bool) -> list[Rule]:
+    kinds = [kind for kind in RULES.values() if issubclass(kind, PositionRule)]
+    return [kind() for kind in kinds if kind.exact or not exact_only]
+
+
+_ALIASES: dict[str | Rule, Callable[[], list[Rule]]] = {
+    "all": lambda: _of_one_position(exact_only=False),
+    "exact": lambda: _of_one_position(exact_only=True),
+}
 
 
 def split_rules(text: str) -> list[str]:
@@ -237,7 +283,8 @@ def split_rules(text: str) -> list[str]:
     return rules
 
 
-def _as_counts(siblings: int | Sequence[int]) -> tuple[int, ...]:
+def as_counts(siblings: int | Sequence[int]) -> tuple[int, ...]:
+    """Distinct sibling counts from 1 on."""
     counts = as_list(siblings)
     return _distinct("siblings", [check_whole("siblings", n, at_least=1) for n in counts])
 
@@ -257,9 +304,10 @@ def _as_tree(tree: str | CompleteTree) -> CompleteTree:
     return parse_tree(tree)
 
 
-def _as_range(
+def as_range(
     positions: str | slice | tuple[int | None, int | None] | None, n_positions: int
 ) -> tuple[int, int]:
+    """First position and the one after the last; `InputError` if there is none between."""
     if isinstance(positions, str):
         match = re.fullmatch(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*", positions)
         if match is None or "-" in match.groups():
@@ -310,7 +358,8 @@ def _top_p(value: float | None) -> float | None:
     return None if value is None or value >= 1.0 else value
 
 
-def _about(dump: Dump) -> dict[str, Any]:
+def about_dump(dump: Dump) -> dict[str, Any]:
+    """What a report says about its dump."""
     return {
         "name": dump.path.resolve().name,
         "vocab_size": dump.vocab_size,

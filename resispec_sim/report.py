@@ -35,6 +35,8 @@ class Report:
         Whether the run was interrupted.
     n_planned : int
         Positions that were asked for.
+    left_out : tuple of str
+        Rules and sibling counts that were not computed, and why.
     """
 
     frame: pd.DataFrame
@@ -43,6 +45,7 @@ class Report:
     provenance: dict[str, Any]
     partial: bool
     n_planned: int
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -53,6 +56,7 @@ class Report:
             "partial": self.partial,
             "n_positions": int(self.frame["position"].nunique()),
             "n_planned": self.n_planned,
+            "left_out": list(self.left_out),
             "dump": self.dump,
             "tree": {
                 "name": str(self.context.tree),
@@ -72,7 +76,7 @@ class Report:
         Figures that do not exist are null; infinities are the strings ``"Infinity"`` and
         ``"-Infinity"``.
         """
-        return _dumps({**self.summary, "provenance": self.provenance})
+        return dumps({**self.summary, "provenance": self.provenance})
 
     def save(self, out_dir: str | os.PathLike[str]) -> Path:
         """Write ``summary.json``, ``positions.csv`` and ``provenance.json``, each atomically.
@@ -89,12 +93,13 @@ class Report:
         folder = Path(out_dir)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "positions.csv", self.frame.to_csv(index=False))
-        _write(folder / "provenance.json", _dumps(self.provenance) + "\n")
-        _write(folder / "summary.json", _dumps(self.summary) + "\n")
+        _write(folder / "provenance.json", dumps(self.provenance) + "\n")
+        _write(folder / "summary.json", dumps(self.summary) + "\n")
         return folder
 
 
-def _dumps(value: Any) -> str:
+def dumps(value: Any) -> str:
+    """JSON text: NaN becomes null, infinities the strings ``"Infinity"`` and ``"-Infinity"``."""
     return json.dumps(_finite(value), indent=2, allow_nan=False)
 
 

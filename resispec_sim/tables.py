@@ -14,6 +14,13 @@ from .config import REPLAY
 Figures = dict[str, Any]
 
 _RULES_PER_TABLE = 3
+SAMPLED = "+- is 1.96 standard errors, and a range marked 95 % is a confidence interval"
+_SCHEMES = {
+    "iid": "independent",
+    "without_replacement": "without replacement",
+    "topk": "most probable tokens",
+    "hub": "one and the hub",
+}
 _STYLES = {"exact": "bold green", "biased": "bold red", "undecided": "bold yellow"}
 
 
@@ -69,6 +76,7 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     def row(name: str, cells: list[str | Text], **options: Any) -> None:
         table.add_row(Text(name), *[Text(c) if isinstance(c, str) else c for c in cells], **options)
 
+    row("siblings", [_SCHEMES[f["scheme"]] for f in rules])
     for i in range(group["siblings"]):
         row(
             f"sibling {i + 1}: accepted, conditional",
@@ -85,11 +93,8 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     row("KL(law || target): mean, max", [_mean_max(f["kl"]) + " nats" for f in rules])
     row("TV(law, target): mean, max", [_mean_max(f["tv"]) for f in rules])
     row("TV bound for every fill: mean, max (3)", [_mean_max(f["tv_lower_bound"]) for f in rules])
-    row("Appendix B KL (4)", [_small(f["appendix_b_kl"]["mean"]) + " nats" for f in rules])
-    row(
-        "  same, random proxies (4)",
-        [_small(f["appendix_b_kl_random"]["mean"]) + " nats" for f in rules],
-    )
+    row("Appendix B KL (4)", [_nats(f["appendix_b_kl"]["mean"]) for f in rules])
+    row("  same, random proxies (4)", [_nats(f["appendix_b_kl_random"]["mean"]) for f in rules])
     row("method", [_methods(f["methods"]) for f in rules], end_section=True)
     row("verdict", [_verdict(f, summary["partial"]) for f in rules])
     return table
@@ -97,7 +102,10 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
 
 def _footnotes(summary: Figures) -> list[tuple[str, str]]:
     notes = [
-        ("(1)", "Optimal transport: no exact rule accepts more from i.i.d. siblings."),
+        (
+            "(1)",
+            "Optimal transport: no exact rule accepts more from siblings drawn in the same way.",
+        ),
         (
             "(2)",
             f"Tree {summary['tree']['name']}: {summary['tree']['n_nodes']} nodes, "
@@ -111,10 +119,14 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
         ("(3)", "Accepted mass beyond the target: no way of spreading the deficit can repair it."),
         (
             "(4)",
-            "Near zero for any proxies, drawn at random too: it says nothing about bias.",
+            "Near zero for any proxies, drawn at random too: it says nothing about bias. n/a: the rule "
+            "has no proxies.",
         ),
     ]
     every = [figures for group in summary["groups"] for figures in group["rules"]]
+    if any("sampled" in f["methods"] for f in every):
+        notes.append(("(+-)", f"Sampled: {SAMPLED}. Ranges a..b without a mark are bounds."))
+    notes += [("(!)", note) for note in summary["left_out"]]
     walked = [f["eal"]["n_not_exact"] for f in every if "n_not_exact" in f["eal"]]
     if any(walked):
         notes.append(
@@ -144,7 +156,16 @@ def _alike(every: list[Figures]) -> list[str]:
 
 
 def _probability(value: Figures) -> str:
-    return _range(value["mean"], value["low"], value["high"])
+    return with_range(value["mean"], value["low"], value["high"], value["sampled"])
+
+
+def with_range(mean: float, low: float, high: float, sampled: bool) -> str:
+    """A figure with its bounds, ``low..high``, or with 1.96 standard errors, ``mean +- half``."""
+    half = (high - low) / 2.0
+    if not sampled or not half > 0 or not math.isfinite(half):
+        return _range(mean, low, high)
+    digits = min(max(4, math.ceil(-math.log10(half))), 10)
+    return f"{mean:.{digits}f} +-{half:.{digits}f}"
 
 
 def _range(mean: float, low: float, high: float) -> str:
@@ -171,7 +192,8 @@ def _eal(value: Figures) -> str:
 
 def _mean_max(value: Figures) -> str:
     mean = _bounded(value["mean"], value.get("low"), value.get("high"))
-    return f"{mean}   {_bounded(value['max'], value.get('max_low'), value.get('max_high'))}"
+    most = _bounded(value["max"], value.get("max_low"), value.get("max_high"))
+    return f"{mean}   {most}{' (95 %)' if value.get('sampled') else ''}"
 
 
 def _bounded(value: float, low: float | None, high: float | None) -> str:
@@ -186,6 +208,10 @@ def _small(value: float) -> str:
     return f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
+def _nats(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{_small(value)} nats"
+
+
 def _methods(methods: Figures) -> str:
     return "\n".join(
         f"{name}: {m['positions']} positions, {m['paths']:.3g} paths" for name, m in methods.items()
@@ -194,7 +220,6 @@ def _methods(methods: Figures) -> str:
 
 def _verdict(figures: Figures, partial: bool) -> Text:
     word, witness = figures["verdict"], figures["witness"]
-    text = Text(word, style=_STYLES[word])
     plain = Text()
     if word == "exact":
         plain.append(f"\nTV at most 1e-12 at every position{' computed so far' if partial else ''}")
@@ -205,11 +230,13 @@ def _verdict(figures: Figures, partial: bool) -> Text:
             f"\nstrongest at position {witness['position']} (prompt {witness['prompt']}, offset "
             f"{witness['offset']}): TV {tv}, KL {kl} nats; token {witness['excess_token']} "
             f"gets {witness['excess_mass']:.4f} too much"
+            f"{' (95 % over all positions)' if figures['basis'] == 'sampled' else ''}"
         )
     else:
         low, high = witness["tv_interval"]
-        plain.append(
-            f"\nnot separable from exact: at position {witness['position']} TV lies in "
-            f"{_small(low)}..{_small(high)}"
-        )
-    return Text.assemble(text, plain)
+        where = f"at position {witness['position']} TV lies in {_small(low)}..{_small(high)}"
+        if figures["basis"] == "sampled":
+            plain.append(f" (sampled)\nnot separable from exact by its samples: {where} (95 %)")
+        else:
+            plain.append(f" (TV at most {_small(high)})\nnot separable from exact: {where}")
+    return Text.assemble(Text(word, style=_STYLES[word]), plain)

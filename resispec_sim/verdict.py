@@ -12,13 +12,15 @@ RIGOROUS = ("exact", "certified")
 """Methods whose intervals are bounds, not confidence intervals."""
 
 
-def verdict(rows: pd.DataFrame) -> dict[str, Any]:
+def verdict(rows: pd.DataFrame, claims_exact: bool = False) -> dict[str, Any]:
     """Decide whether a rule is exact on the positions of `rows`.
 
     Parameters
     ----------
     rows : DataFrame
         The rows of one rule, temperature and sibling count.
+    claims_exact : bool
+        Whether the rule is said to be exact. Then only bounds can show a bias.
 
     Returns
     -------
@@ -26,20 +28,33 @@ def verdict(rows: pd.DataFrame) -> dict[str, Any]:
         ``verdict`` is ``"exact"`` (total variation distance at most 1e-12 at every position),
         ``"biased"`` (some interval of it lies above that) or ``"undecided"``. ``witness`` is, for
         ``"biased"``, the position whose lower bound is largest; for ``"undecided"`` the one whose
-        upper bound is.
+        upper bound is. ``basis`` is ``"bounds"`` or, where the verdict rests on a sample,
+        ``"sampled"``.
 
     Notes
     -----
     An interval that is not rigorous covers the truth at its level only, and among many positions some
-    would exclude 0 by chance: such an interval is widened to the level of all positions together.
+    would exclude 0 by chance: such an interval is widened to the level of all positions together. The
+    distance of a noisy law to the target is above 0 even for a rule that is exact on average, in every
+    sample alike, so no such interval counts against a rule that is said to be exact.
     """
     tolerance = REPLAY.exact_tolerance
-    if float(rows["tv_high"].max()) <= tolerance and rows["method"].isin(RIGOROUS).all():
-        return {"verdict": "exact", "witness": None}
+    rigorous = rows["method"].isin(RIGOROUS).to_numpy()
+    basis = "bounds" if rigorous.all() else "sampled"
+    if float(rows["tv_high"].max()) <= tolerance and rigorous.all():
+        return {"verdict": "exact", "basis": basis, "witness": None}
     low = _guarded_low(rows)
+    if claims_exact:
+        low = np.where(rigorous, low, 0.0)
     if low.max() > tolerance:
-        return {"verdict": "biased", "witness": _witness(rows.iloc[int(low.argmax())])}
-    return {"verdict": "undecided", "witness": _witness(rows.loc[rows["tv_high"].idxmax()])}
+        strongest = rows.iloc[int(low.argmax())]
+        basis = "bounds" if rigorous[int(low.argmax())] else "sampled"
+        return {"verdict": "biased", "basis": basis, "witness": _witness(strongest)}
+    return {
+        "verdict": "undecided",
+        "basis": basis,
+        "witness": _witness(rows.loc[rows["tv_high"].idxmax()]),
+    }
 
 
 def _guarded_low(rows: pd.DataFrame) -> np.ndarray:

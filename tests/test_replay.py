@@ -262,9 +262,9 @@ def test_a_gap_in_a_prompt_ends_a_segment():
     rows = pd.DataFrame(
         {"prompt": 0, "offset": [0, 1, 3, 4, 5], "position": [0, 1, 3, 4, 5], "temperature": 1.0}
     )
-    rows = rows.assign(siblings=1, rule="r", optimum=1.0, method="exact", n_paths=1, notes="")
+    rows = rows.assign(siblings=1, rule="r", scheme="iid", optimum=1.0, method="exact", notes="")
     rows = rows.assign(tree_w=[1.0, 1.0, 1.0, np.nan, 1.0], tree_alpha=1.0, tree_method="exact")
-    rows = rows.assign(excess_token=0, excess_mass=0.0, tv_lower_bound=0.0)
+    rows = rows.assign(n_paths=1, excess_token=0, excess_mass=0.0, tv_lower_bound=0.0)
     rows = rows.assign(appendix_b_kl=0.0, appendix_b_kl_random=0.0)
     for name in ("accepted_1", "acceptance", "kl", "tv"):
         rows = rows.assign(**{name: 0.0, f"{name}_low": 0.0, f"{name}_high": 0.0})
