@@ -108,9 +108,9 @@ class TreeConfig:
     rule : str
     budget : int
         Nodes, the root included.
-    max_branching, walked_branching : int
-        Most children of a node; the second for rules whose law takes a walk over paths of rejections,
-        which grow with every sibling.
+    max_branching, shaped_branching, walked_branching : int
+        Most children of a node; the second for exact shaping, which is solved for every number of
+        them, the third for rules whose law takes a walk over paths of rejections.
     beside : tuple of str
         Trees that the optimised ones are shown beside. The deepest also gives the depth limit.
     """
@@ -118,10 +118,34 @@ class TreeConfig:
     rule: str = "specinfer"
     budget: int = 64
     max_branching: int = 32
+    shaped_branching: int = 12
     walked_branching: int = 4
     beside: tuple[str, ...] = ("d5b3", "d7b2", "d4b5", "d3b11")
 
 
+@dataclass(frozen=True)
+class BoundsConfig:
+    """Defaults of the table of acceptance beside the optima.
+
+    Attributes
+    ----------
+    siblings : tuple of int
+    rules : tuple of str
+    """
+
+    siblings: tuple[int, ...] = (2, 3, 4, 8)
+    rules: tuple[str, ...] = (
+        "specinfer",
+        "rrs-wor",
+        "k-seq",
+        "spechub",
+        "nss",
+        "target-only",
+        "exact-shaping",
+    )
+
+
+BOUNDS = BoundsConfig()
 ENGINE = EngineConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()

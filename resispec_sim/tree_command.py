@@ -47,7 +47,8 @@ def tree_command(
     rule : str
         Verification rule, with options: resispec:fill=water.
     max_branching : int, optional
-        Children of a node at most. Default: 32, or 4 for rules that walk paths of rejections.
+        Children of a node at most. Default: 32; 12 for exact-shaping, 4 for rules that walk paths of
+        rejections.
     beside : str
         Comma list of trees to show beside: names such as d5b3, grow maps in .json files, Sequoia's in
         .pt files. An empty list shows none.

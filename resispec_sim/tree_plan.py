@@ -15,7 +15,7 @@ from .dumps import Dump, open_dump
 from .errors import InputError
 from .growmaps import GrowMap, parse_growmap
 from .provenance import provenance
-from .rules import ResiSpec, ResiSpecEagle, ResiSpecWor, RrsWor, Rule, parse_rule
+from .rules import ExactShaping, ResiSpec, ResiSpecEagle, ResiSpecWor, RrsWor, Rule, parse_rule
 from .tree_eal import SiblingFigures, growmap_eal, measure_siblings
 from .tree_report import Figures, TreeReport
 from .tree_search import TreeSearch, model_eal
@@ -62,7 +62,8 @@ def plan_trees(
     depth : int, optional
         Levels at most, the root included. Default: those of the deepest tree in `beside`.
     max_branching : int, optional
-        Children per node at most. Default: 32, or 4 for rules whose law walks paths of rejections.
+        Children per node at most. Default: 32; 12 for exact shaping, which is solved for every number
+        of children; 4 for rules whose law walks paths of rejections.
     beside : tree or sequence of them
         Trees to show beside: names such as ``"d5b3"``, files of grow maps, or instances.
     hold_out : bool
@@ -90,7 +91,9 @@ def plan_trees(
 
     Examples
     --------
-    >>> report = plan_trees("smollm2-t1.0", budgets=16, max_branching=8)  # doctest: +SKIP
+    >>> report = plan_trees("smollm2-t1.0", budgets=16, beside="d4b2", max_branching=4)
+    >>> [(tree["name"], round(tree["model_eal"], 2)) for tree in report.trees]
+    [('16 nodes on 4 levels', 1.85), ('d4b2', 1.74)]
     """
     chosen = parse_rule(rule)
     limits = [check_whole("budgets", n, at_least=1) for n in as_list(budgets)]
@@ -101,8 +104,7 @@ def plan_trees(
         depth = min(max([tree.depth for _, tree in others], default=MAX_DEPTH), MAX_DEPTH)
     depth = check_whole("depth", depth, at_least=1)
     if max_branching is None:
-        walked = isinstance(chosen, _WALKED)
-        max_branching = TREE.walked_branching if walked else TREE.max_branching
+        max_branching = _default_branching(chosen)
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
             dump = stack.enter_context(contextlib.closing(open_dump(dump)))
@@ -156,6 +158,12 @@ def plan_trees(
     return TreeReport(
         plans, trees, {k: row.tolist() for k, row in acceptance.items()}, about, notes, record
     )
+
+
+def _default_branching(rule: Rule) -> int:
+    if isinstance(rule, _WALKED):
+        return TREE.walked_branching
+    return TREE.shaped_branching if isinstance(rule, ExactShaping) else TREE.max_branching
 
 
 def _entry(

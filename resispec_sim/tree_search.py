@@ -55,8 +55,9 @@ def optimise_tree(
 ) -> TreePlan:
     """Find the tree with the largest model EAL, by dynamic programming.
 
-    Of equally good trees it takes one with the fewest nodes, then the fewest children per node, then
-    the smallest subtrees below the last siblings; the result is the same on every run.
+    Of equally good trees it takes one with the fewest nodes; of these, from the root down, one with the
+    fewest children and the smallest subtrees below the last siblings. The result is the same on every
+    run.
 
     Parameters
     ----------
@@ -155,17 +156,18 @@ class TreeSearch:
         limit = min(MAX_BRANCHING if max_branching is None else max_branching, self.budget)
         self._rows = _as_rows(acceptance, limit)
         self.max_branching = max_branching or max(_as_rows(acceptance, MAX_BRANCHING))
-        # _values[l][m]: best subtree of exactly m nodes on at most l + 1 levels, -inf: none
+        # _values[l][m]: best subtree of exactly m nodes on at most l + 1 levels, -inf: none; levels
+        # beyond the last are like it
         alone = np.full(self.budget + 1, -np.inf)
         alone[1] = 1.0
         self._values: list[FloatArray] = [alone]
         self._counts: list[NDArray[np.int64]] = [np.zeros(self.budget + 1, dtype=np.int64)]
         for _ in range(1, self.depth):
             values, counts = self._deepen(self._values[-1])
-            if np.array_equal(values, self._values[-1]):
-                break  # nothing more to gain from depth
             self._values.append(values)
             self._counts.append(counts)
+            if np.array_equal(values, self._values[-2]):
+                break  # all further levels would be like this one
 
     def plan(self, budget: int) -> TreePlan:
         """Return the best tree of at most `budget` nodes, which must not exceed the search's own."""
@@ -197,7 +199,7 @@ class TreeSearch:
 
     def _grow(self, n_nodes: int) -> GrowMap:
         known: dict[tuple[int, int], list[int]] = {}
-        level = len(self._values) - 1
+        level = self.depth - 1
         children: list[list[int]] = []
         sizes = [n_nodes]
         while sizes:
@@ -214,12 +216,14 @@ class TreeSearch:
         return GrowMap(tuple(map(tuple, children)))
 
     def _subtree_sizes(self, level: int, size: int) -> list[int]:
-        count = int(self._counts[level][size])
+        last = len(self._values) - 1
+        count = int(self._counts[min(level, last)][size])
         if count == 0:
             return []
+        below = self._values[min(level - 1, last)][: size + 1]
         split, chosen = _nothing(size), []
         for a in self._rows[count]:
-            split, choice = _add_sibling(split, self._values[level - 1][: size + 1], a)
+            split, choice = _add_sibling(split, below, a)
             chosen.append(choice)
         sizes, left = [], size - 1
         for choice in reversed(chosen):

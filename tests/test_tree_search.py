@@ -142,6 +142,7 @@ def test_of_equals_the_smallest_tree():
     assert optimise_tree([0.0, 0.0], 50).growmap.n_nodes == 1
     # 1.75 as a chain and as a pair
     assert optimise_tree([0.5, 0.25], 3).growmap == GrowMap.complete("d3b1")
+    assert TreeSearch([0.5, 0.25], 12, 9).plan(3).growmap == GrowMap.complete("d3b1")
     # .5 for either child: the first one's subtree grows first
     assert optimise_tree({2: [0.5, 0.5]}, 6).growmap.children == ((1, 2), (3, 4), (), (), ())
 
@@ -149,6 +150,8 @@ def test_of_equals_the_smallest_tree():
 def test_one_search_serves_all_budgets():
     rng = np.random.default_rng(2)
     rows = random_rows(rng, range(1, 9))
+    rows[1] = rows[1] * 0 + 0.5  # ties: a chain of halves against pairs
+    rows[2] = np.array([0.5, 0.25])
     search = TreeSearch(rows, 40, 5, max_branching=6)
     values = []
     for budget in range(1, 41):
