@@ -15,10 +15,6 @@ Verifier = Callable[[Floats, Floats, NDArray[np.intp], Floats], tuple[Any, Any]]
 
 _MAX_ENTRIES = 1 << 22  # of one (B, V) array
 
-IMPOSSIBLE = "zero probability"
-IMPOSSIBLE_AT_0 = "zero probability at 0"
-IMPOSSIBLE_AT_1 = "zero probability just below 1"
-
 NONE = -1
 """Stands for no accepted sibling, and for the token of a call that failed."""
 
@@ -51,17 +47,21 @@ class Finding:
     ----------
     kind : str
         ``"raises"``, ``"bad result"``, ``"bad token"``, ``"bad accepted index"``,
-        ``"edits its inputs"``, ``"zero probability"`` (a token that the target never emits), or, if
-        that happens for single values of a uniform only, ``"zero probability at 0"`` and ``"zero
-        probability just below 1"``.
+        ``"edits its inputs"`` or ``"zero probability"`` (it emits a token that the target never does).
     message : str
     inputs : dict
-        The arguments of the call, as lists.
+        The arguments of the call, as lists; without the probabilities of large vocabularies.
+    token : int or None
+        The token of probability 0.
+    at : float or None
+        The only value of a uniform at which that token was seen; None if it has a mass.
     """
 
     kind: str
     message: str
     inputs: dict[str, list[float]]
+    token: int | None = None
+    at: float | None = None
 
 
 class _Tracked(np.ndarray):
@@ -265,11 +265,18 @@ class Caller:
             accepted = NONE
         if self.target[token] == 0:
             text = f"emits token {token}, whose target probability is 0"
-            self._note(IMPOSSIBLE, str(token), text, ids, point)
-            self.findings[IMPOSSIBLE, str(token)].inputs["token"] = [token]
+            self._note("zero probability", str(token), text, ids, point, token)
         return token, accepted
 
-    def _note(self, kind: str, detail: str, text: str, ids: Sequence[int], point: Floats) -> None:
+    def _note(
+        self,
+        kind: str,
+        detail: str,
+        text: str,
+        ids: Sequence[int],
+        point: Floats,
+        token: int | None = None,
+    ) -> None:
         if (kind, detail) in self.findings:
             return
         inputs = {
@@ -280,7 +287,7 @@ class Caller:
         }
         if not self._small:
             inputs["target_probs"] = inputs["draft_probs"] = []
-        self.findings[kind, detail] = Finding(kind, f"{text} {describe(inputs)}", inputs)
+        self.findings[kind, detail] = Finding(kind, f"{text} {describe(inputs)}", inputs, token)
 
     def check_repeats(self, ids: Sequence[int], points: Floats) -> None:
         """Raise `VerifierError` unless the same arguments give the same result twice."""

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from resispec_sim.audit.calling import (
-    IMPOSSIBLE,
-    IMPOSSIBLE_AT_0,
-    IMPOSSIBLE_AT_1,
     NONE,
     Caller,
     Finding,
@@ -257,13 +254,13 @@ def _assemble(
 
 
 def _refine(finding: Finding, output_probs: Floats) -> Finding:
-    """Tell a token that is emitted at the ends of the uniforms' range from one that has a mass."""
-    if finding.kind != IMPOSSIBLE or not output_probs[finding.inputs["token"][0]] < 1e-12:
+    """Note the single value of a uniform at which a token without mass was emitted."""
+    uniforms = finding.inputs["uniforms"]
+    if finding.token is None or not output_probs[finding.token] < 1e-12:
         return finding
-    ends = [u for u in finding.inputs["uniforms"] if u == 0] or [max(finding.inputs["uniforms"])]
-    kind = IMPOSSIBLE_AT_0 if ends == [0] else IMPOSSIBLE_AT_1
-    where = "u = 0" if ends == [0] else f"u = {ends[0]!r}"
-    return Finding(kind, finding.message.replace(" (", f", at {where} (", 1), finding.inputs)
+    at = 0.0 if 0.0 in uniforms else max(uniforms)
+    message = finding.message.replace(" (", f", at u = {at:.17g} (", 1)
+    return replace(finding, message=message, at=at)
 
 
 def _assumptions(caller: Caller, n_uniforms: int) -> tuple[str, ...]:

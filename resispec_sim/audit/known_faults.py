@@ -27,12 +27,17 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its name, what it means, and what it does; `of_drafting` if the verifier is right."""
+    """A fault: its name, what it means, and what it does.
+
+    `of_drafting` says that the verifier is right and the siblings are not; `siblings` that the fault
+    has its meaning for one way of drafting only.
+    """
 
     name: str
     explanation: str
     decide: Callable[[Array, Array, Sequence[int]], Decided]
     of_drafting: bool = False
+    siblings: str | None = None
 
 
 def norm(masses: Array) -> Array:
@@ -88,6 +93,30 @@ def off_token(r: Array, q: Array, x: int) -> Array:
 def once_skipping(p: Array, q: Array, ids: Sequence[int]) -> Decided:
     """SpecInfer on the siblings without repetitions."""
     return sequential(p, q, list(dict.fromkeys(ids)))
+
+
+def as_distinct(p: Array, q: Array, ids: Sequence[int]) -> Decided:
+    """As is right for distinct siblings."""
+    residual, draft, accepted, reach = p, q, [], 1.0
+    for token in ids:
+        chance = ratio(residual, draft, token)
+        accepted.append(reach * chance)
+        reach *= 1 - chance
+        residual = excess(residual, draft)
+        draft = off_token(draft, draft, token)
+    return Decided(ids, accepted, residual)
+
+
+def one_hot_at_the_end(p: Array, q: Array, ids: Sequence[int]) -> Decided:
+    """Each sibling against the target, then the target off all of them."""
+    rest = p.copy()
+    rest[list(ids)] = 0
+    return sequential(p, q, ids, update=frozen)._replace(residual=norm(rest) if rest.any() else p)
+
+
+def shifted_draft(p: Array, q: Array, ids: Sequence[int], *, by: int) -> Decided:
+    """SpecInfer with the draft's row moved."""
+    return sequential(p, np.roll(q, by), ids)
 
 
 def by_position(p: Array, q: Array, ids: Sequence[int], *, by_mass: bool) -> Decided:
@@ -175,7 +204,7 @@ def _faults() -> list[Fault]:
             partial(right_rule, rule=SpecInfer()), of_drafting=True,
         ),
         Fault(
-            "drafted and verified with different distributions (without replacement)", drafting,
+            "drafted and verified with different distributions", drafting,
             partial(right_rule, rule=RrsWor()), of_drafting=True,
         ),
         of(
@@ -201,16 +230,31 @@ def _faults() -> list[Fault]:
             "deterministic siblings accepted with R(x); for sampled ones q must be subtracted.",
             update=off_token,
         ),
-        of(
-            "siblings tested with min(1, p/q), one-hot residual at the end",
-            "Siblings are tested as if each were the first, then the rejected tokens are taken out.",
-            accept=ratio, update=off_token,
+        Fault(
+            "siblings tested as if each were the first, then taken out of the target",
+            "Every sibling is tested with min(1, p/q); the rejected tokens are taken out at the end.",
+            one_hot_at_the_end,
         ),
         Fault(
             "duplicates skipped",
             "A sibling that was drawn before is passed over without the subtraction of its draft; "
             "independent draws count each time.",
-            once_skipping,
+            once_skipping, siblings="iid",
+        ),
+        Fault(
+            "independent siblings verified as if drawn without replacement",
+            "The draft is renormalised off each rejected token, although that token can be drawn again.",
+            as_distinct, siblings="iid",
+        ),
+        Fault(
+            "draft probabilities read one token late",
+            "The verifier tests and subtracts the draft's probability of the next token.",
+            partial(shifted_draft, by=-1),
+        ),
+        Fault(
+            "draft probabilities read one token early",
+            "The verifier tests and subtracts the draft's probability of the token before.",
+            partial(shifted_draft, by=1),
         ),
         Fault(
             "residual aligned by position, not by token id",
@@ -254,10 +298,16 @@ def _faults() -> list[Fault]:
             "The sampler runs over masses that sum to less than 1 and falls back to token 0.",
             partial(unnormalised, leftover=0),
         ),
-        of(
+        Fault(
             "draft not renormalised without replacement",
             "Siblings are distinct, but each is tested against the whole draft; off the rejected tokens "
             "it must be divided by what is left of it.",
+            sequential, siblings="without_replacement",
+        ),
+        Fault(
+            "emits token 0 whatever it is given",
+            "As argmax and searchsorted do on rows of NaN.",
+            lambda p, q, ids: Decided([], [], np.eye(len(p))[0]),
         ),
         Fault(
             "every sibling is accepted",

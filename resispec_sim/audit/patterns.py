@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from resispec_sim.audit.calling import IMPOSSIBLE_AT_0
 from resispec_sim.audit.drafting import Drafting, Tuples, enumerate_siblings
 from resispec_sim.audit.exact import VerifierLaw
 from resispec_sim.audit.known_faults import FAULTS, Fault
@@ -36,25 +35,28 @@ def recognise(
     tolerance : float
         Largest difference of a probability that counts as agreement.
     """
-    biased = [law for _, law in laws if law.tv > tolerance]
+    # where calls fail the law is that of the failure
+    whole = [law for _, law in laws if law.output_probs.sum() > 1 - 1e-9]
+    biased = [law for law in whole if law.tv > tolerance]
     if not biased:
-        edges = [f for _, law in laws for f in law.findings if f.kind == IMPOSSIBLE_AT_0]
+        edges = [f for _, law in laws for f in law.findings if f.at == 0]
         return _AT_COIN if edges else None
     known = [
         (law, enumerate_siblings(siblings, law.target_probs, law.draft_probs, n_siblings))
-        for _, law in laws
+        for law in whole
     ]
     drafted_as_said = isinstance(siblings, str)
     matches = [
         fault
         for fault in FAULTS
         if fault.of_drafting != drafted_as_said
+        and fault.siblings in (None, siblings)
         and all(_agrees(fault, law, tuples, tolerance) for law, tuples in known)
     ]
     if not matches:
         return None
     first = matches[0]
-    also = tuple(fault.name for fault in matches[1:])
+    also = tuple(dict.fromkeys(f.name for f in matches[1:] if f.name != first.name))
     return Pattern(first.name, first.explanation, n_pairs=len(known), also=also)
 
 

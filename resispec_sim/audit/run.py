@@ -1,6 +1,7 @@
 """The audit of a verifier: chooses the mode, runs it, and reports."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from resispec_sim.audit.report import AuditReport, Counterexample, Verdict
 from resispec_sim.audit.settings import AUDIT
 from resispec_sim.audit.shrink import as_fractions, shrink
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
-from resispec_sim.errors import InputError, VerifierError
+from resispec_sim.errors import InputError, ResispecError, VerifierError
 from resispec_sim.probs import check_probs
 from resispec_sim.provenance import provenance
 
@@ -128,7 +129,9 @@ def audit(
 
     if mode != "sampling" and not too_large:
         try:
-            report = _exact(law_at, chosen, siblings, tolerance, max_shrink_calls, common)
+            report = _exact(
+                law_at, chosen, siblings, tolerance, max_shrink_calls, max_vocab, common
+            )
             if mode == "exact" or report.verdict != "undecided":
                 return replace(report, provenance=record)
             why = "its result is not constant on boxes of the uniforms"
@@ -172,6 +175,7 @@ def _exact(
     siblings: str | Drafting,
     tolerance: float,
     max_shrink_calls: int,
+    max_vocab: int,
     common: dict[str, Any],
 ) -> AuditReport:
     seen: list[tuple[Pair, VerifierLaw]] = []
@@ -192,7 +196,13 @@ def _exact(
     pair, law = shrink(
         law_at, *worst, least_bias=max(AUDIT.least_bias, tolerance), max_calls=max_shrink_calls
     )
-    pattern = recognise([*seen, (pair, law)], siblings, common["n_siblings"], tolerance)
+    compared = [*seen, (pair, law)]
+    for other in pairs_to_check(AUDIT.seed, max_vocab) if len(seen) < AUDIT.n_pattern_pairs else []:
+        if len(compared) > AUDIT.n_pattern_pairs:
+            break
+        with suppress(ResispecError):  # a way of drafting that is made for the caller's pairs
+            compared.append((other, law_at(other)))
+    pattern = recognise(compared, siblings, common["n_siblings"], tolerance)
     found = {(f.kind): f for _, other in seen for f in other.findings}
     found.update({f.kind: f for f in law.findings})
     pair = as_fractions(pair)

@@ -81,7 +81,8 @@ class PairBets:
 
     def _learner(self, groups: NDArray[np.intp], prior: float) -> _Learner:
         _, places = np.unique(groups, return_inverse=True)
-        return _Learner(places, np.bincount(places, weights=self.target), prior)
+        mass = np.bincount(places, weights=self.target).astype(np.float64)
+        return _Learner(places, mass, prior)
 
     def bet(self, tokens: Any) -> Floats:
         """Log of what each bet gains on a batch, (S,); the batch then joins the past."""

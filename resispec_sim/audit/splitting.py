@@ -136,12 +136,12 @@ def _scan(
     while jumps := [(a, b) for a, b in jumps if b - a > FINEST and (a, b) not in exact]:
         middles: list[float] = []
         for a, b in jumps:
-            guesses = inner[(inner > a) & (inner < b)] if first else ()
+            guesses = inner[(inner > a) & (inner < b) & first]
             if len(guesses):
                 edge = float(guesses[0])
-                around = max(a, edge * (1 - 2.0**-50)), min(b, edge * (1 + 2.0**-50))
-                middles.extend(around)
-                exact[around] = edge
+                under, over = max(a, edge * (1 - 2.0**-50)), min(b, edge * (1 + 2.0**-50))
+                middles += [under, over]
+                exact[under, over] = edge
             else:
                 middles.append((a + b) / 2)
         first = False
