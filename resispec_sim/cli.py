@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
+from .chain_command import chain_command
+from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
 from .errors import InputError, ResispecError
+from .gap_command import bounds_command
+from .rules_command import rules_command
+from .tree_command import tree_command
 from .types import Method
 
 if TYPE_CHECKING:
@@ -219,6 +224,19 @@ def record(
     ) as dump:
         print(f"{dump.path}: {dump.n_positions} positions of {dump.n_prompts} prompts")
     return 0
+
+
+app.command(rules_command, name="rules")
+app.command(compare_command, name="compare")
+app.command(bounds_command, name="bounds")
+app.command(tree_command, name="tree")
+app.command(chain_command, name="chain")
+# by name, with its help here: the package of the audit loads numpy
+app.command(
+    "resispec_sim.audit.command:audit_command",
+    name="audit",
+    help="Find out whether a verifier of your own emits tokens that follow the target.",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

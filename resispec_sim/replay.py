@@ -107,7 +107,7 @@ def replay(
         max_paths=check_whole("max_paths", max_paths, at_least=1),
         seed=check_whole("seed", seed, at_least=0),
     )
-    left_out = _check_counts(plan)
+    left_out = check_counts(plan.rules, plan.siblings)
     n_jobs = check_jobs(n_jobs)
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
@@ -168,16 +168,16 @@ def replay(
     )
 
 
-def _check_counts(plan: Plan) -> tuple[str, ...]:
-    """What is left out; `RuleError` if that is everything."""
+def check_counts(rules: Sequence[Rule], siblings: Sequence[int]) -> tuple[str, ...]:
+    """What is not defined and left out, in words; `RuleError` if that is everything."""
     left_out = [
         f"{rule.label} is left out at {n} sibling{'s' if n > 1 else ''}: it is defined for "
         f"{rule.only_count} only"
-        for n in plan.siblings
-        for rule in plan.rules
+        for n in siblings
+        for rule in rules
         if not is_defined(rule, n)
     ]
-    if len(left_out) == len(plan.siblings) * len(plan.rules):
+    if len(left_out) == len(siblings) * len(rules):
         raise RuleError("nothing is left to compute: " + "; ".join(left_out))
     return tuple(left_out)
 

@@ -169,7 +169,7 @@ def with_range(mean: float, low: float, high: float, sampled: bool) -> str:
 
 
 def _range(mean: float, low: float, high: float) -> str:
-    if not high - low > 1e-12:
+    if f"{low:.4f}" == f"{high:.4f}" or not high - low > 1e-12:
         return f"{mean:.4f}" if math.isfinite(mean) else "-"
     # As many digits as it takes to tell the two ends apart.
     digits = min(max(4, math.ceil(-math.log10(high - low)) + 1), 10)

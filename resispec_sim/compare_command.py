@@ -1,0 +1,131 @@
+"""The command `resispec compare`: a paired interval for a difference."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from .config import REPLAY
+from .types import Method
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LABELS = {
+    "acceptance": "total acceptance",
+    "eal": "EAL",
+    "kl": "KL(law || target), nats",
+    "tv": "TV(law, target)",
+}
+
+
+def compare_command(
+    dump: str,
+    other: str | None = None,
+    *,
+    rules: str = ",".join(REPLAY.rules),
+    siblings: int = REPLAY.siblings,
+    tree: str = REPLAY.tree,
+    positions: str | None = None,
+    method: Method = REPLAY.method,
+    max_paths: int = REPLAY.max_paths,
+    seed: int = REPLAY.seed,
+    jobs: int = REPLAY.n_jobs,
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Compare two rules on one dump, or two dumps under one rule, with an interval of the difference.
+
+    Parameters
+    ----------
+    dump : str
+        Folder of a dump, or the name of a shipped one.
+    other : str, optional
+        A second dump; then give one rule.
+    rules : str
+        Comma list of two rules, or one: A,B compares A minus B.
+    siblings : int
+        Candidates per position.
+    tree : str
+        Tree of the expected accepted length.
+    positions : str, optional
+        A:B takes positions A to B - 1 only.
+    method : str
+        auto chooses by the predicted number of paths.
+    max_paths : int
+        Paths per position up to which auto walks all of them.
+    seed : int
+        Seed of everything random.
+    jobs : int
+        Threads; -1 is one per core. The figures do not depend on it.
+    json_output : bool
+        Print JSON instead of a table.
+    """
+    from .cli import INTERRUPTED, _console
+    from .compare import compare
+
+    found = compare(
+        dump,
+        other,
+        rules=rules,
+        siblings=siblings,
+        tree=tree,
+        positions=positions,
+        method=method,
+        max_paths=max_paths,
+        seed=seed,
+        n_jobs=jobs,
+        progress=True,
+    )
+    if json_output:
+        print(found.to_json())
+    else:
+        _console().print(table(found.summary))
+    return INTERRUPTED if found.partial else 0
+
+
+def table(summary: dict[str, Any]) -> "RenderableType":
+    """Lay out the summary of a `resispec_sim.compare.Comparison`."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("per position")
+    for name in (summary["a"], summary["b"], "difference [interval]"):
+        grid.add_column(Text(name))
+    for name, value in summary["figures"].items():
+        label = _LABELS.get(name, f"sibling {name.removeprefix('accepted_')}: accepted")
+        if value["difference"] is None:
+            grid.add_row(Text(label), "", "", Text(f"n/a: {value['reason']}"))
+            continue
+        interval = (
+            f"({value['reason']})"
+            if value["low"] is None
+            else f"[{_number(value['low'])}, {_number(value['high'])}]"
+        )
+        cells = [_number(value["a"]), _number(value["b"])]
+        cells.append(f"{_number(value['difference'])} {interval}")
+        grid.add_row(Text(label), *map(Text, cells))
+    n_positions, n_prompts = summary["n_positions"], summary["n_prompts"]
+    notes = [
+        f"{summary['siblings']} siblings; {_each(n_positions)} positions of {_each(n_prompts)} prompts; "
+        f"{summary['pairing']}. Intervals: {summary['confidence']:.0%} bootstrap over prompts, widened "
+        "by the bounds or 1.96 standard errors of laws that were not computed in full.",
+    ]
+    walked = summary["figures"]["eal"].get("n_not_exact")
+    if walked:
+        notes.append(f"EAL uses up to {walked} positions whose law was not walked in full.")
+    if summary["partial"]:
+        notes.append("PARTIAL: the run was interrupted.")
+    words = Text(summary["words"], style="bold")
+    return Group(words, grid, *[Text(note, style="dim") for note in notes])
+
+
+def _each(counts: list[int]) -> str:
+    return str(counts[0]) if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
+
+
+def _number(value: float) -> str:
+    if abs(value) <= REPLAY.exact_tolerance:
+        return "0"  # rounding of a law
+    return f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.1e}"
