@@ -47,34 +47,50 @@ def recognise(
     ]
     drafted_as_said = isinstance(siblings, str)
     matches = [
-        fault
+        (fault, gap)
         for fault in FAULTS
         if fault.of_drafting != drafted_as_said
         and fault.siblings in (None, siblings)
-        and all(_agrees(fault, law, tuples, tolerance) for law, tuples in known)
+        and (gap := _acceptance_gap(fault, known, max(tolerance, 1e-9))) is not None
     ]
     if not matches:
         return None
-    first = matches[0]
-    also = tuple(dict.fromkeys(f.name for f in matches[1:] if f.name != first.name))
+    # faults with the same law differ in what they accept
+    matches.sort(key=lambda match: match[1] > max(tolerance, 1e-9))
+    first = matches[0][0]
+    also = tuple(dict.fromkeys(f.name for f, _ in matches[1:] if f.name != first.name))
     return Pattern(first.name, first.explanation, n_pairs=len(known), also=also)
 
 
-def _agrees(fault: Fault, law: VerifierLaw, tuples: Tuples, tolerance: float) -> bool:
-    try:
-        expected = law_of_fault(fault, law.target_probs, law.draft_probs, tuples)
-    except ResispecError:
-        return False
-    return bool(np.abs(expected - law.output_probs).max() <= max(tolerance, 1e-9))
+def _acceptance_gap(
+    fault: Fault, known: Sequence[tuple[VerifierLaw, Tuples]], tolerance: float
+) -> float | None:
+    """Largest difference of the total acceptance, or None where a law differs."""
+    gap = 0.0
+    for law, tuples in known:
+        try:
+            emitted, accepted = law_of_fault(fault, law.target_probs, law.draft_probs, tuples)
+        except ResispecError:
+            return None
+        if not np.abs(emitted - law.output_probs).max() <= tolerance:
+            return None
+        gap = max(gap, abs(accepted - float(law.accepted.sum())))
+    return gap
 
 
-def law_of_fault(fault: Fault, target: np.ndarray, draft: np.ndarray, tuples: Tuples) -> np.ndarray:
-    """What a known fault emits, (V,), given the siblings' tuples with their probabilities."""
-    emitted = np.zeros(len(target))
+def law_of_fault(
+    fault: Fault, target: np.ndarray, draft: np.ndarray, tuples: Tuples
+) -> tuple[np.ndarray, float]:
+    """What a known fault emits, (V,), and its total acceptance.
+
+    `tuples` are the siblings with their probabilities.
+    """
+    emitted, total = np.zeros(len(target)), 0.0
     with np.errstate(all="ignore"):
         for weight, ids in tuples:
             decision = fault.decide(target, draft, ids)
             for token, accepted in zip(decision.ids, decision.accepted, strict=True):
                 emitted[token] += weight * accepted
+                total += weight * accepted
             emitted += weight * (1 - sum(decision.accepted)) * decision.residual
-    return emitted
+    return emitted, float(total)

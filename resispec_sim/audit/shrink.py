@@ -55,7 +55,7 @@ def shrink(
         vocab_size = len(simpler.target)
         if vocab_size == len(pair.target) and _size(simpler) >= _size(pair):
             break
-        if spent[vocab_size] > max_calls / len(spent):
+        if spent[vocab_size] >= max_calls / len(spent):
             continue
         try:
             other = law_at(simpler)

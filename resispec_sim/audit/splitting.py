@@ -70,7 +70,9 @@ def split(
         The largest uniform that is tried.
     found : Split
     """
-    edges = np.unique(np.concatenate([candidates[(candidates > 0) & (candidates < 1)], [0.0, 1.0]]))
+    # nearer to an end, a probe between the two would round to it
+    inside = candidates[(candidates > 1e-14) & (candidates < 1 - 1e-14)]
+    edges = np.unique(np.concatenate([inside, [0.0, 1.0]]))
     start = rng.random(n_uniforms)
     (seen,) = yield start[None]
     ones = np.ones(n_uniforms)
