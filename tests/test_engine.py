@@ -304,7 +304,6 @@ def test_inputs_are_never_modified():
         ([0.5, 0.5], [0.5, 0.5], 1.5, {}, InputError, "n_siblings"),
         ([0.5, 0.5], [0.5, 0.5], 1, {"method": "guess"}, InputError, "guess"),
         ([0.5, 0.5], [0.5, 0.5], 1, {"max_paths": 0}, InputError, "max_paths"),
-        ([0.5, 0.5], [0.5, 0.5], 1, {"fill": "index"}, RuleError, "index"),
         ([0.5, 0.5], [0.5, 0.5], 1, {"fill": "sand"}, RuleError, "sand"),
         ([0.4, 0.6], [0.5, 0.5], 1, {"budget": "applied"}, InfeasibleBudgetError, "0.8"),
     ],

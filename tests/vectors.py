@@ -1,7 +1,8 @@
 """Reference values in exact rationals, found by enumerating every path with independent code.
 
 ROWS: total acceptance of recursive rejection sampling (`rrs_iid`) and the optimum with (`opt_iid`)
-and without (`opt_wor`) replacement. RESISPEC: output law and acceptance of ResiSpec, budget
+and without (`opt_wor`) replacement; `rrs_wor` is the former without replacement. EXACT_SHAPING: the
+level S that meets itself, acceptance, and that of the rules around it. RESISPEC: output law and acceptance of ResiSpec, budget
 "minimal"; `alpha` is the total acceptance, `accepted` that of each sibling. EAL_MARKOV: a target
 and a draft over three tokens whose context is 1 after the third token and 0 otherwise; levels
 accepted in a tree of two siblings and three drafted levels, the bonus not counted.
@@ -20,6 +21,7 @@ ROWS = [
         "q": exact("373/1000", "29/50", "47/1000"),
         "n": 2,
         "rrs_iid": Fraction("169277/200000"),
+        "rrs_wor": Fraction("192754417/200130000"),
         "opt_iid": Fraction("988871/1000000"),
         "opt_wor": Fraction("1"),
     },
@@ -28,6 +30,7 @@ ROWS = [
         "q": exact("937/1000", "63/1000"),
         "n": 2,
         "rrs_iid": Fraction("5313/6250"),
+        "rrs_wor": Fraction("1"),
         "opt_iid": Fraction("899031/1000000"),
         "opt_wor": Fraction("1"),
     },
@@ -36,6 +39,7 @@ ROWS = [
         "q": exact("1/5", "1/5", "3/5"),
         "n": 2,
         "rrs_iid": Fraction("19/25"),
+        "rrs_wor": Fraction("9/10"),
         "opt_iid": Fraction("21/25"),
         "opt_wor": Fraction("1"),
     },
@@ -166,3 +170,42 @@ EAL_MARKOV = {
     "accepted_levels_specinfer": Fraction("4369211/1822500"),
     "accepted_levels_resispec": Fraction("3073003/1215000"),
 }
+
+EXACT_SHAPING = [
+    {
+        "p": exact("1/6", "1/3", "1/2"),
+        "q": exact("1/2", "1/3", "1/6"),
+        "n": 2,
+        "S": Fraction("7/4"),
+        "accepted": exact("1/4", "13/24"),
+        "total": Fraction("19/24"),
+        "rrs": Fraction("13/18"),
+        "optimum": Fraction("29/36"),
+    },
+    {
+        "p": exact("1/6", "1/3", "1/2"),
+        "q": exact("1/2", "1/3", "1/6"),
+        "n": 3,
+        "S": Fraction("19/8"),
+        "accepted": exact("1/6", "7/24", "7/16"),
+        "total": Fraction("43/48"),
+        "rrs": Fraction("83/108"),
+        "optimum": Fraction("199/216"),
+    },
+    {
+        # plain fixed-point iteration cycles here
+        "p": exact("3/4", "1/4", "0"),
+        "q": exact("3/4", "3/20", "1/10"),
+        "n": 4,
+        "S": Fraction("557/335"),
+        "total": Fraction("1674/1675"),
+        "optimum": Fraction("9999/10000"),
+    },
+    {
+        # more than one S meets itself here
+        "p": exact("2/5", "3/5"),
+        "q": exact("1/2", "1/2"),
+        "n": 2,
+        "total": Fraction("1"),
+    },
+]

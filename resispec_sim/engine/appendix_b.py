@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from resispec_sim.checks import check_n_siblings, check_whole
 from resispec_sim.engine.distances import kl_divergence
-from resispec_sim.errors import InputError
+from resispec_sim.errors import InputError, RuleError
 from resispec_sim.probs import check_probs
-from resispec_sim.rules import Rule, parse_rule
+from resispec_sim.rules import ResidualRule, Rule, parse_rule
+from resispec_sim.rules.siblings import next_draw
 
 Array = NDArray[np.float64]
 
@@ -61,7 +62,8 @@ def appendix_b_kl(
     InputError
         If shapes differ, a count is not a whole number from 1 on, or `rng` is no generator.
     RuleError
-        If the rule is unknown.
+        If the rule is unknown, or takes no proxy off its residual (only recursive rejection sampling
+        and ResiSpec do), so that there is nothing to reconstruct from.
 
     Notes
     -----
@@ -92,7 +94,7 @@ def appendix_b_kl(
     n_trajectories = check_whole("n_trajectories", n_trajectories, at_least=1)
     if not isinstance(rng, np.random.Generator):
         raise InputError(f"rng is {rng!r}: give a numpy generator, np.random.default_rng(seed)")
-    parsed = None if rule == "random" else parse_rule(rule)
+    parsed = None if rule == "random" else _with_proxies(parse_rule(rule))
     total = 0.0
     for _ in range(n_trajectories):
         if parsed is None:
@@ -138,18 +140,32 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike) -> Array:
     return marginal + reach * residual
 
 
+def _with_proxies(rule: Rule) -> ResidualRule:
+    if isinstance(rule, ResidualRule):
+        return rule
+    raise RuleError(
+        f"{rule.label} takes no proxy off its residual: Appendix B has nothing to reconstruct from"
+    )
+
+
 def _proxies_along_trajectory(
-    rule: Rule, target: Array, draft: Array, n_siblings: int, rng: np.random.Generator
+    rule: ResidualRule, target: Array, draft: Array, n_siblings: int, rng: np.random.Generator
 ) -> Array:
-    proxies = []
-    residual = target
+    proxies: list[Array] = []
+    drawn: list[int] = []
+    state = rule.start(target, draft, n_siblings)
     for _ in range(n_siblings):
-        token = _draw(np.maximum(draft - residual, 0.0), float(rng.random()))
+        residual, tested = state
+        law = next_draw(rule.siblings, draft, drawn)
+        token = None
+        if law is not None:
+            token = _draw(law * (1.0 - rule.accept_probs(state)), float(rng.random()))
         if token is None:
             proxies.append(draft)
             break
-        proxies.append(rule.proxy(residual, draft, token))
-        residual = rule.residual_after(residual, draft, token)
+        proxies.append(rule.proxy(residual, tested, token))
+        state = rule.after_rejection(state, token)
+        drawn.append(token)
     return np.stack(proxies)
 
 

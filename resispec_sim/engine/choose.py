@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.closed_forms import nss_outcome, spechub_outcome
-from resispec_sim.engine.generic import generic_outcome
+from resispec_sim.engine.generic import cost_of_all, generic_outcome
 from resispec_sim.engine.resispec import resispec_outcome
 from resispec_sim.engine.resispec_wor import resispec_wor_outcome
 from resispec_sim.engine.result import Outcome, check_mass
@@ -50,17 +51,25 @@ def outcome_of(
     """
     budget = {"method": method, "max_paths": max_paths, "seed": seed}
     engine = _engine_of(rule, budget)
+    few = method == "exact" or cost_of_all(rule, draft_probs, n_siblings) <= max_paths
+    if type(rule) is RrsWor and n_siblings > 3 and method != "sampled" and few:
+        engine = _generic(rule, budget)
     if rule.siblings == "without_replacement":
         # Tokens with p/q beyond the float range count as never drafted, but are drawn once no other
         # token is left.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            usual = np.count_nonzero((draft_probs > 0) & np.isfinite(target_probs / draft_probs))
-        if usual < min(n_siblings, np.count_nonzero(draft_probs)):
+            usual = int(((draft_probs > 0) & np.isfinite(target_probs / draft_probs)).sum())
+        if usual < min(n_siblings, int((draft_probs > 0).sum())):
             engine = _generic(rule, budget)
     outcome = engine(target_probs, draft_probs, n_siblings)
     if outcome.method == "exact":
         check_mass(outcome.output_probs, f"the law of {rule.label}")
-    return outcome
+    n_drafted = int((draft_probs > 0).sum())
+    if rule.siblings == "iid" or n_drafted >= n_siblings:
+        return outcome
+    token, sibling = ("tokens", "siblings") if n_drafted > 1 else ("token", "sibling")
+    note = f"the draft has {n_drafted} {token}: {n_drafted} {sibling} in place of {n_siblings}"
+    return replace(outcome, notes=(*outcome.notes, note))
 
 
 def _engine_of(rule: PositionRule, budget: dict) -> Engine:

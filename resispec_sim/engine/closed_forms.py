@@ -59,7 +59,6 @@ def spechub_outcome(
             accepted_by_token=accepted_by_token,
             method="exact",
             n_paths=1,
-            notes=("the draft has 1 token: 1 sibling in place of 2",),
         )
     plan = plan_hub(p, q)
     left = 0.0

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.result import Outcome, check_accept_probs
+from resispec_sim.errors import InputError
 from resispec_sim.rules.base import PositionRule, SequentialRule
 from resispec_sim.rules.siblings import next_draw, sibling_tuples
 
@@ -19,6 +20,9 @@ FloatArray = NDArray[np.float64]
 
 N_BATCHES = 16
 MIN_PATHS = 256
+LIMIT = 1e13
+"""Path-steps beyond which no walk is begun."""
+
 LEAST_COST = 2000
 """Path-steps of the budget that a dense step counts as at least: what its overhead is worth."""
 
@@ -47,16 +51,36 @@ def generic_outcome(
         Budget of path-steps; a dense step counts for many. ``exact`` disregards it.
     seed : int
         Of the sampled method.
+
+    Raises
+    ------
+    InputError
+        If all paths are asked for and are so many that the walk would take days.
     """
-    n_drafted = int(np.count_nonzero(draft_probs))
     cost = dense_cost(target_probs.size)
-    n_steps = 1.0 if rule.siblings == "topk" else float(n_drafted) ** n_siblings
-    few = method == "exact" or (method != "sampled" and n_steps * cost <= max_paths)
+    needed = cost_of_all(rule, draft_probs, n_siblings)
+    if needed > LIMIT and (method == "exact" or not isinstance(rule, SequentialRule)):
+        raise InputError(
+            f"{rule.label} has about {needed / cost:.1g} paths for {n_siblings} siblings over "
+            f"{np.count_nonzero(draft_probs)} tokens, too many to walk: use method='sampled' or 'auto', "
+            "which need a SequentialRule"
+        )
+    few = method == "exact" or (method != "sampled" and needed <= max_paths)
     if not isinstance(rule, SequentialRule):
         return _every_tuple(rule, target_probs, draft_probs, n_siblings)
     if few:
         return _every_path(rule, target_probs, draft_probs, n_siblings)
     return _drawn_paths(rule, target_probs, draft_probs, n_siblings, max_paths / cost, seed)
+
+
+def cost_of_all(rule: PositionRule, draft_probs: FloatArray, n_siblings: int) -> float:
+    """Path-steps that walking every path of a rule counts as."""
+    n_drafted = int(np.count_nonzero(draft_probs))
+    if rule.siblings == "hub":
+        n_paths = 2.0 * n_drafted
+    else:
+        n_paths = 1.0 if rule.siblings == "topk" else float(n_drafted) ** n_siblings
+    return n_paths * dense_cost(draft_probs.size)
 
 
 def dense_cost(vocab_size: int) -> float:
@@ -113,7 +137,8 @@ def _drawn_paths(
     for batch in range(N_BATCHES):
         strata = (np.arange(per_batch) + rng.random(per_batch)) / per_batch
         for at in strata:
-            weight, drawn, state = 1.0 / per_batch, (), start
+            weight, state = 1.0 / per_batch, start
+            drawn: tuple[int, ...] = ()
             for i in range(n):
                 law = next_draw(rule.siblings, q, drawn)
                 if law is None:

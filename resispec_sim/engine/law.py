@@ -136,8 +136,7 @@ def exact_law(
     >>> exact_law("specinfer", [0.25, 0.25, 0.5], [0.5, 0.5, 0.0], 3).tv < 1e-12
     True
     """
-    chosen = parse_rule(rule, **options)
-    check_engine(chosen)
+    chosen = check_engine(parse_rule(rule, **options))
     target, draft = _check_pair(target_probs, draft_probs)
     n_siblings = check_n_siblings(n_siblings)
     chosen.check_count(n_siblings)
@@ -155,8 +154,8 @@ def exact_law(
     return _stack(rows)
 
 
-def check_engine(rule: Rule) -> None:
-    """Refuse a rule that `exact_law` cannot compute, before any work is done for it.
+def check_engine(rule: Rule) -> PositionRule:
+    """Return a rule that `exact_law` can compute, or refuse it before any work is done for it.
 
     Raises
     ------
@@ -168,6 +167,7 @@ def check_engine(rule: Rule) -> None:
             f"{rule.label} verifies a {rule.siblings}, not one position: use `resispec chain` or "
             "resispec_sim.sequences.sequence_law"
         )
+    return rule
 
 
 def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -193,7 +193,7 @@ def _row_seed(seed: int, row: int) -> int:
 
 
 def _law_of_row(
-    rule: Rule,
+    rule: PositionRule,
     p: FloatArray,
     q: FloatArray,
     n_siblings: int,

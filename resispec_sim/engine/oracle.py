@@ -79,8 +79,11 @@ def enumerate_law(
         raise RuleError(f"{rule.label} verifies several levels: it has no law at one position")
     rule.check_count(n_siblings)
     tally = _Tally(n_siblings, vocab_size)
-    walk = _walk_states if isinstance(rule, SequentialRule) else _walk_tuples
-    walk(rule, to_array(target), to_array(draft), n_siblings, tally)
+    p, q = to_array(target), to_array(draft)
+    if isinstance(rule, SequentialRule):
+        _walk_states(rule, p, q, n_siblings, tally)
+    else:
+        _walk_tuples(rule, p, q, n_siblings, tally)
     return OracleLaw(
         tally.output_probs,
         [sum(row, Fraction(0)) for row in tally.accepted_by_token],

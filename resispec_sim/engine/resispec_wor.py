@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 STEP_COST = 48  # path-steps of the budget that one rejection counts as
 DRAWN_COST = 64  # the same for a rejection that has to be drawn
-MAX_PATHS = 262_144
+MAX_PATHS = 32_768
 
 
 def resispec_wor_outcome(
@@ -46,16 +46,13 @@ def resispec_wor_outcome(
     """
     space = to_ratio_space(target_probs, draft_probs)
     n = min(n_siblings, space.n_drafted)
-    notes: tuple[str, ...] = ()
-    if n < n_siblings:
-        notes = (f"the draft has {n} tokens: {n} siblings in place of {n_siblings}",)
     outcome: Outcome | None = None
     if method != "sampled":
         most = np.inf if method == "exact" else max_paths / STEP_COST
         outcome = _all_paths(space, n, fill == "water", most)
     if outcome is None:
         outcome = _drawn_paths(space, n, fill == "water", max_paths, seed)
-    return to_token_order(outcome, space.order, n_siblings, notes)
+    return to_token_order(outcome, space.order, n_siblings)
 
 
 def _all_paths(space: RatioSpace, n: int, water: bool, most: float) -> Outcome | None:

@@ -19,7 +19,6 @@ from resispec_sim.engine.result import Outcome, check_mass, to_token_order
 from resispec_sim.engine.rrs_wor_classes import three_siblings
 from resispec_sim.engine.rrs_wor_sampled import sampled_rrs_wor
 from resispec_sim.engine.rrs_wor_two import up_to_two
-from resispec_sim.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
@@ -43,7 +42,8 @@ def rrs_wor_outcome(
         One and two siblings are exact in O(V log V); three are exact where the draft has few distinct
         probabilities and bounded rigorously else; more are sampled, with the paths' acceptance closed.
     method : {"auto", "exact", "certified", "sampled"}
-        ``exact`` for three siblings takes one class per distinct draft probability whatever it costs.
+        ``exact`` for three siblings takes one class per distinct draft probability whatever it costs;
+        for more there is none here.
     max_paths : int
         Budget of path-steps: pairs of classes, or levels of drawn paths.
     seed : int
@@ -51,19 +51,10 @@ def rrs_wor_outcome(
     multiplier_scale : float
         Factor on what a rejection adds to ``C``; other than 1 it gives a law that is not the target,
         which is what the tests check.
-
-    Raises
-    ------
-    InputError
-        If method ``exact`` is asked for with four siblings or more.
     """
     space = to_ratio_space(target_probs, draft_probs)
     n = min(n_siblings, space.n_drafted)
     if method == "sampled" or n > 3:
-        if method == "exact":
-            raise InputError(
-                f"rrs-wor: {n_siblings} siblings have no exact method; use method='auto' or 'sampled'"
-            )
         outcome = sampled_rrs_wor(space, n, max_paths, seed, multiplier_scale)
     elif n == 3:
         outcome = three_siblings(space, method, max_paths, multiplier_scale)
@@ -71,7 +62,4 @@ def rrs_wor_outcome(
         outcome = up_to_two(space, n, multiplier_scale)
     if outcome.method == "exact" and multiplier_scale == 1.0:
         check_mass(outcome.output_probs, "the law of rrs-wor")
-    notes: tuple[str, ...] = ()
-    if n < n_siblings:
-        notes = (f"the draft has {n} tokens: {n} siblings in place of {n_siblings}",)
-    return to_token_order(outcome, space.order, n_siblings, notes)
+    return to_token_order(outcome, space.order, n_siblings)

@@ -121,8 +121,8 @@ def make_classes(space: RatioSpace, exactly: bool) -> Classes:
         rho=rho,
         sum_q=np.concatenate(([0.0], np.cumsum(q, dtype=np.longdouble))).astype(float),
         sum_p=np.concatenate(([0.0], np.cumsum(p, dtype=np.longdouble))).astype(float),
-        rejected=np.bincount(key, weights=over),
-        rejected_q=np.bincount(key, weights=over * q),
+        rejected=np.bincount(key, weights=over).astype(float),
+        rejected_q=np.bincount(key, weights=over * q).astype(float),
         only=only,
     )
 

@@ -14,7 +14,7 @@ from resispec_sim.engine.ratio_look_up import index_below, sum_above, sum_below,
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.result import Outcome
 
-MAX_PATHS = 65_536
+MAX_PATHS = 32_768
 LEVEL_COST = 64  # path-steps that one level of a path counts as
 TINY = 1e-290
 
@@ -46,7 +46,7 @@ def sampled_rrs_wor(
 @njit
 def walk_drawn(space, prefix_q, n_siblings, uniforms, scale, plus, minus, emitted):
     """Follow paths; the sums take ``c`` and ``c l`` at the index of a level l, for each sibling."""
-    p, q, rho, n_drafted = space.p, space.q, space.rho, space.n_drafted
+    q, rho, n_drafted = space.q, space.rho, space.n_drafted
     n_paths = uniforms.shape[0]
     tokens = np.zeros(n_siblings, np.int64)
     stuck = 0.0

@@ -63,5 +63,7 @@ def _sums(
     space: RatioSpace, coefficient: FloatArray, level: FloatArray, index: NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray]:
     size = space.p.size + 1
-    count = np.bincount(index, weights=coefficient, minlength=size)
-    return count, np.bincount(index, weights=coefficient * level, minlength=size)
+    count, weighted = np.zeros(size), np.zeros(size)
+    np.add.at(count, index, coefficient)
+    np.add.at(weighted, index, coefficient * level)
+    return count, weighted

@@ -34,11 +34,11 @@ def single_path_outcome(
     """
     accepted_by_token = np.zeros((n_siblings, target_probs.size))
     state = rule.start(target_probs, draft_probs, n_siblings)
-    reach, drawn, notes = 1.0, [], ()
+    reach = 1.0
+    drawn: list[int] = []
     for i in range(n_siblings):
         law = next_draw(rule.siblings, draft_probs, drawn)
         if law is None:
-            notes = (f"the draft has {i} tokens: {i} siblings in place of {n_siblings}",)
             break
         accept = check_accept_probs(rule.accept_probs(state), law, rule.label)
         accepted_by_token[i] = reach * law * accept
@@ -60,5 +60,4 @@ def single_path_outcome(
         accepted_by_token=accepted_by_token,
         method="exact",
         n_paths=n_siblings,
-        notes=notes,
     )

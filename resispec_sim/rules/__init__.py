@@ -6,6 +6,7 @@ from typing import Any
 
 from resispec_sim.errors import RuleError
 from resispec_sim.rules.base import PositionRule, ResidualRule, Rule, SequentialRule
+from resispec_sim.rules.block import Block
 from resispec_sim.rules.exact_shaping import ExactShaping
 from resispec_sim.rules.k_seq import KSeq
 from resispec_sim.rules.matching import Nss, TargetOnly
@@ -15,6 +16,7 @@ from resispec_sim.rules.resispec_schemes import ResiSpecEagle, ResiSpecWor
 from resispec_sim.rules.rrs_wor import RrsWor
 from resispec_sim.rules.spechub import SpecHub
 from resispec_sim.rules.specinfer import SpecInfer
+from resispec_sim.rules.traversal import Traversal
 
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
@@ -30,11 +32,14 @@ RULES: dict[str, type[Rule]] = {
         ExactShaping,
         ResiSpecWor,
         ResiSpecEagle,
+        Block,
+        Traversal,
     )
 }
 
 __all__ = [
     "RULES",
+    "Block",
     "ExactShaping",
     "KSeq",
     "Nss",
@@ -50,6 +55,7 @@ __all__ = [
     "SpecHub",
     "SpecInfer",
     "TargetOnly",
+    "Traversal",
     "parse_rule",
 ]
 

@@ -236,3 +236,8 @@ def without_token(probs: np.ndarray, token: int) -> np.ndarray:
     rest = probs.copy()
     rest[token] = 0 * rest[token]  # stays a Fraction where it is one
     return normalised(rest, rest)
+
+
+def number_like(value: Any, template: np.ndarray) -> Any:
+    """A number as a Fraction where the array is exact, else as a float."""
+    return Fraction(value) if template.dtype == object else float(value)

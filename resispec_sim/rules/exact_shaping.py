@@ -7,10 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from resispec_sim.errors import RuleError
-from resispec_sim.rules.base import SequentialRule, normalised, ratio_capped, total_of
+from resispec_sim.rules.base import (
+    SequentialRule,
+    normalised,
+    number_like,
+    ratio_capped,
+    total_of,
+)
 
 EXACT_STEPS = 24
 """Bisections in rationals before the last piece of a piecewise linear equation is tried."""
+
+ROUNDING = 4e-15
+"""What counts as rounding in floats, where the probabilities themselves do not sum to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +87,7 @@ class ExactShaping(SequentialRule):
     ['1', '0']
     """
 
-    level: float | None = None
+    level: Any = None
     name: ClassVar[str] = "exact-shaping"
     exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "n V per bisection"
@@ -98,7 +107,10 @@ class ExactShaping(SequentialRule):
         object.__setattr__(self, "level", level)
 
     def start(self, target: np.ndarray, draft: np.ndarray, n_siblings: int) -> tuple[Any, ...]:
-        level = solve_level(target, draft, n_siblings) if self.level is None else self.level
+        if self.level is None:
+            level = solve_level(target, draft, n_siblings)
+        else:
+            level = number_like(self.level, target)
         return 0, Plan(shaped_residuals(target, draft, n_siblings, level), draft)
 
     def accept_probs(self, state: tuple[Any, ...]) -> np.ndarray:
@@ -129,10 +141,11 @@ def shaped_residuals(
 
 
 def solve_level(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
-    """The ``S`` with ``C_n = S``: to an ulp in floats, and exactly in rationals.
+    """The least ``S`` with ``C_n = S``: to rounding in floats, and exactly in rationals.
 
     ``C_n`` is 1 + Z_1 + .. + Z_{n-1}; what it leaves of ``S`` never falls as ``S`` grows and is
-    piecewise linear, so it is bracketed by bisection and, in rationals, solved on the last piece.
+    piecewise linear, so it is bracketed by bisection and, in rationals, solved on its last piece. It
+    may be 0 on an interval; the least ``S`` accepts earliest.
     """
 
     def left(level: Any) -> Any:
@@ -144,16 +157,23 @@ def solve_level(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
 
     exact = target.dtype == object
     low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
-    if n_siblings == 1 or left(low) >= 0:
+    least = 0 if exact else -ROUNDING
+    at_low = left(low)
+    if at_low >= least:
         return low
+    earlier: Any = None
     for step in range(200):
-        at_low, at_high = left(low), left(high)
-        if exact and step >= EXACT_STEPS:
-            root = low - at_low * (high - low) / (at_high - at_low)
-            if left(root) == 0:
-                return root
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        low, high = (middle, high) if left(middle) < 0 else (low, middle)
+        at_middle = left(middle)
+        if at_middle >= least:
+            high = middle
+        else:
+            earlier, low, at_low = (low, at_low), middle, at_middle
+        if exact and step >= EXACT_STEPS and earlier is not None and at_low > earlier[1]:
+            # from two points below the root, so that the first of several zeros is met
+            root = low + at_low * (low - earlier[0]) / (earlier[1] - at_low)
+            if low < root <= high and left(root) == 0:
+                return root
     return high

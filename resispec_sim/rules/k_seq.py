@@ -7,10 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from resispec_sim.errors import RuleError
-from resispec_sim.rules.base import SequentialRule, normalised, ratio_capped, total_of
+from resispec_sim.rules.base import (
+    SequentialRule,
+    normalised,
+    number_like,
+    ratio_capped,
+    total_of,
+)
 
 EXACT_STEPS = 60
 """Bisections of the factor in rationals: it is irrational in general, and any larger one is exact."""
+
+ROUNDING = 1e-14
+"""Excess that counts as rounding in floats, where the probabilities themselves do not sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +48,8 @@ class KSeq(SequentialRule):
     Decision(accepted=[0.5, 0.0], residual=array([0., 0., 1.]))
     """
 
-    factor: float | None = None
+    factor: Any = None
     name: ClassVar[str] = "k-seq"
-    exact: ClassVar[bool] = True
     complexity: ClassVar[str] = "V per bisection"
     path_free: ClassVar[bool] = True
     paper: ClassVar[str] = "SpecTr, arXiv:2310.15141"
@@ -58,8 +66,16 @@ class KSeq(SequentialRule):
             raise RuleError(f"k-seq: factor={self.factor!r} is not a number from 1 on")
         object.__setattr__(self, "factor", factor)
 
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """Claimed for the root only: whether another factor lies above it depends on the position."""
+        return self.factor is None
+
     def start(self, target: np.ndarray, draft: np.ndarray, n_siblings: int) -> tuple[Any, ...]:
-        factor = solve_factor(target, draft, n_siblings) if self.factor is None else self.factor
+        if self.factor is None:
+            factor = solve_factor(target, draft, n_siblings)
+        else:
+            factor = number_like(self.factor, target)
         overlap = np.minimum(target / factor, draft)
         beta = total_of(overlap)
         if not beta > 0:
@@ -82,15 +98,17 @@ def solve_factor(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
     """The root ``c`` of ``1 - (1 - beta(c))^n = c beta(c)`` on ``[1, n]``, from above.
 
     The left side falls with ``c`` and ``c beta = sum min(p, c q)`` rises, so bisection finds it; the
-    result errs to the side on which the rule stays exact, by an ulp (floats) or ``n 2^-60``.
+    result errs to the side on which the rule stays exact, by rounding (floats) or ``n 2^-60``.
     """
+
+    exact = target.dtype == object
+    slack = 0 if exact else ROUNDING
+    low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
 
     def is_exact(factor: Any) -> bool:
         total = total_of(np.minimum(target, factor * draft))
-        return 1 - (1 - total / factor) ** n_siblings <= total
+        return 1 - (1 - total / factor) ** n_siblings <= total + slack
 
-    exact = target.dtype == object
-    low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
     if is_exact(low):
         return low
     for _ in range(EXACT_STEPS):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from resispec_sim.errors import RuleError
-from resispec_sim.rules.base import ProbsT, ResidualRule, to_array, without_token
+from resispec_sim.rules.base import ProbsT, ResidualRule, like, to_array, without_token
 from resispec_sim.rules.resispec import Fill, ResiSpec
 from resispec_sim.rules.siblings import Siblings
 
@@ -101,27 +101,29 @@ class ResiSpecEagle(ResidualRule):
         return "topk" if self.reading == "one-hot" else "without_replacement"
 
     def proxy(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
-        return ResiSpec(self.fill).proxy(residual, draft, token)
+        return ResiSpec(self.fill).proxy(residual, self._verified(draft, token), token)
 
     def residual_after(self, residual: ProbsT, draft: ProbsT, token: int) -> ProbsT:
-        return ResiSpec(self.fill).residual_after(residual, draft, token)
+        return ResiSpec(self.fill).residual_after(residual, self._verified(draft, token), token)
 
     def accept_probs(self, state: tuple[Any, ...]) -> np.ndarray:
-        if self.reading == "one-hot":
-            return state[0]
-        return super().accept_probs(state)
+        return state[0] if self.reading == "one-hot" else super().accept_probs(state)
 
     def after_rejection(self, state: tuple[Any, ...], token: int) -> tuple[Any, ...]:
         residual, draft = state
-        if self.reading == "one-hot":
-            only = 0 * draft
-            only[token] = only[token] + 1
-            return self.residual_after(residual, only, token), draft
         if self.reading == "proxy":
             draft_after = to_array(self.proxy(residual, draft, token))
         else:
             draft_after = without_token(draft, token)
         return self.residual_after(residual, draft, token), draft_after
+
+    def _verified(self, draft: ProbsT, token: int) -> ProbsT:
+        """The draft that a test of `token` counts with."""
+        if self.reading != "one-hot":
+            return draft
+        only = 0 * to_array(draft)
+        only[token] = only[token] + 1
+        return like(draft, only)
 
 
 def _check_choice(rule: str, option: str, value: Any, kind: Any) -> None:

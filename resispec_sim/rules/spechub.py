@@ -93,7 +93,7 @@ def plan_hub(target: np.ndarray, draft: np.ndarray) -> HubPlan:
     wanted = target.copy()
     wanted[hub] = 0 * wanted[hub]
     # the mass off the hub is summed, since 1 - q(a) loses it where q(a) is nearly 1
-    hub_first = off_hub * (draft[hub] / total_of(off_hub))
+    hub_first = off_hub / total_of(off_hub) * draft[hub]
     from_last = np.minimum(wanted, off_hub)
     from_first = np.minimum(wanted - from_last, hub_first)
     left_first, left_last = total_of(hub_first - from_first), total_of(off_hub - from_last)
