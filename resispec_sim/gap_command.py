@@ -116,7 +116,7 @@ def _cell(figures: dict[str, Any]) -> str:
     if value is None:
         return "n/a"
     text = with_range(value["mean"], value["low"], value["high"], value["sampled"])
-    share = f"{text}  {_percent(figures['share'])}"
+    share = f"{text}{chr(10) if value['sampled'] else '  '}{_percent(figures['share'])}"
     own = figures["share_own"]
     return share if figures["scheme"] == "iid" or own is None else f"{share} ({_percent(own)})"
 

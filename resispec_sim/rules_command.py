@@ -77,8 +77,9 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.add_column("rule", no_wrap=True)
-    for name in ("exact", "siblings", "cost of a law", "source"):
-        grid.add_column(name)
+    for name in ("exact", "siblings", "cost of a law"):
+        grid.add_column(name, overflow="fold")
+    grid.add_column("source", overflow="fold", min_width=len("arXiv:2305.09781"))
     for rule in found:
         options = "\n".join(
             f"  {key}={'(its own)' if value is None else value}"

@@ -16,7 +16,7 @@ from resispec_sim import __version__, exact_law, write_dump
 from resispec_sim.cli import run_command
 
 V, LENGTH = 10, 6
-HEAVY = ("numba", "torch", "pandas", "matplotlib", "scipy", "cupy", "joblib")
+HEAVY = ("numpy", "numba", "torch", "pandas", "matplotlib", "scipy", "cupy", "joblib")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,11 @@ def test_out_writes_the_same_figures(dump, capsys, tmp_path):
         (["inspect", "no-such-dump"], "no-such-dump"),
         (["replay", "DUMP", "--rules", "nonesuch"], "unknown rule 'nonesuch'"),
         (["replay", "DUMP", "--rules", "resispec:fill=sand"], "sand"),
-        (["replay", "no-such-dump", "--rules", "specinfer,resispec:fill=index"], "no engine"),
+        (["replay", "no-such-dump", "--rules", "specinfer,block"], "resispec chain"),
+        (["replay", "no-such-dump", "--rules", "traversal"], "verifies a tree"),
+        (["replay", "no-such-dump", "--rules", "spechub", "--siblings", "3"], "nothing is left"),
+        (["compare", "no-such-dump", "--rules", "specinfer"], "one dump compares two"),
+        (["bounds", "no-such-dump", "--rules", "spechub", "--siblings", "3,4"], "nothing is left"),
         (["replay", "DUMP", "--siblings", "two"], "--siblings 'two'"),
         (["replay", "DUMP", "--siblings", "0"], "siblings is 0"),
         (["replay", "DUMP", "--tree", "oak"], "oak"),
@@ -144,15 +148,28 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
-@pytest.mark.parametrize("command", [[], ["replay"], ["inspect"], ["record"]])
+COMMANDS = [
+    "audit", "bounds", "chain", "compare", "inspect", "record", "replay", "rules", "tree",
+]  # fmt: skip
+
+
+def test_every_command_is_listed(capsys):
+    assert run_command(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"│ {name} " not in out] == []
+
+
+@pytest.mark.parametrize("command", [[], *[[name] for name in COMMANDS]])
 def test_help(capsys, command):
     assert run_command([*command, "--help"]) == 0
     assert "resispec" in capsys.readouterr().out
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize("command", [[], *[[name] for name in COMMANDS if name != "audit"]])
+def test_help_imports_nothing_heavy(command):
     code = (
-        "import sys; from resispec_sim.cli import run_command; run_command(['replay', '--help']); "
+        "import sys; from resispec_sim.cli import run_command; "
+        f"run_command({[*command, '--help']!r}); "
         f"sys.exit(' '.join(name for name in {HEAVY} if name in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

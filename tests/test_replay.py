@@ -1,13 +1,11 @@
 """Replaying small dumps: pooled figures against hand computation, verdicts, ranges, interruption."""
 
 import json
-import os
 import threading
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 import resispec_sim.measure as measuring
 from resispec_sim import exact_law, optimal_acceptance, replay, write_dump
@@ -15,50 +13,18 @@ from resispec_sim.errors import DumpError, InputError, RuleError
 from resispec_sim.pooling import EalContext, pool
 from resispec_sim.replay import split_rules
 from resispec_sim.trees import bootstrap_ratio, parse_tree, path_eal
-from resispec_sim.verdict import verdict
-
-V, N_PROMPTS, LENGTH = 12, 3, 7
+from tests.replay_helpers import LENGTH, N_PROMPTS, SHAPED, group_of, printed, small_dump
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
-    rng = np.random.default_rng(5)
-    targets, drafts, tokens = [], [], []
-    for _ in range(N_PROMPTS):
-        target = rng.normal(size=(LENGTH, V)) * 2
-        probs = np.exp(target) / np.exp(target).sum(axis=1, keepdims=True)
-        targets.append(target)
-        drafts.append(target + rng.normal(size=(LENGTH, V)))
-        tokens.append([int(rng.choice(V, p=row)) for row in probs])
-    folder = tmp_path_factory.mktemp("dumps") / "small"
-    with write_dump(folder, targets, drafts, tokens, dtype="float32") as opened:
+    with small_dump(tmp_path_factory) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def report(dump):
     return replay(dump, siblings=(2, 3), tree="d3b2")
-
-
-def printed(report, width=110):
-    console = Console(width=width, record=True, file=open(os.devnull, "w"))
-    with console.file:
-        console.print(report.table())
-        return console.export_text()
-
-
-def group_of(report, siblings, rule, temperature=1.0):
-    (figures,) = [
-        figures
-        for group in report.summary["groups"]
-        for figures in group["rules"]
-        if (group["siblings"], group["temperature"]) == (siblings, temperature)
-        and figures["rule"] == rule
-    ]
-    return figures
-
-
-SHAPED = "resispec[capacity,minimal]"
 
 
 @pytest.mark.parametrize("rule", ["specinfer", SHAPED])
@@ -125,40 +91,14 @@ def test_verdicts(report):
     assert figures["witness"]["excess_mass"] == strongest["excess_mass"] > 0
 
 
-def rows_with(tv, half_width, method="certified", n_rows=1, bound=0.0):
-    row = {
-        "position": 0, "prompt": 0, "offset": 0, "tv": tv, "tv_low": tv - half_width,
-        "tv_high": tv + half_width, "kl": tv, "kl_low": 0.0, "kl_high": 1.0, "tv_lower_bound": bound,
-        "excess_token": 1, "excess_mass": tv, "method": method,
-    }  # fmt: skip
-    return pd.DataFrame([row] * n_rows)
-
-
-@pytest.mark.parametrize(
-    "rows, expected",
-    [
-        (rows_with(1e-13, 0.0), "exact"),
-        (rows_with(1e-11, 0.0), "biased"),
-        (rows_with(1e-3, 1e-3), "undecided"),
-        (rows_with(1e-3, 2e-3, bound=1e-5), "biased"),
-        (rows_with(1e-3, 9e-4), "biased"),
-        (rows_with(1e-3, 9e-4, "sampled"), "biased"),
-        # one of 400 intervals at 95 % excludes 0 easily, so this is no witness
-        (rows_with(1e-3, 9e-4, "sampled", n_rows=400), "undecided"),
-        (rows_with(0.0, 0.0, "sampled"), "undecided"),
-    ],
-)
-def test_verdict_on_intervals(rows, expected):
-    assert verdict(rows)["verdict"] == expected
-
-
 def test_intervals_are_pooled_and_printed_as_ranges(dump):
     report = replay(dump, SHAPED, siblings=3, method="sampled", max_paths=500, positions="0:7")
     figures = group_of(report, 3, SHAPED)
     third = figures["accepted"][2]
     assert third["low"] < third["mean"] < third["high"]
     assert list(figures["methods"]) == ["sampled"]
-    assert ".." in printed(report)
+    assert " +-0." in printed(report) and "1.96 standard errors" in printed(report)
+    assert third["sampled"] and figures["acceptance"]["sampled"]
     assert figures["eal"]["n_not_exact"] == 7
 
 
