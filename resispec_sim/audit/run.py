@@ -66,7 +66,8 @@ def audit(
     max_samples : int
         Sampling mode: tokens drawn at most.
     max_shrink_calls : int
-        Calls of the verifier that are spent on a simpler counterexample.
+        Calls of the verifier that are spent on a simpler counterexample. At 0 nothing is spent on that,
+        nor on more pairs to tell known faults apart.
 
     Returns
     -------
@@ -197,7 +198,7 @@ def _exact(
         law_at, *worst, least_bias=max(AUDIT.least_bias, tolerance), max_calls=max_shrink_calls
     )
     compared = [*seen, (pair, law)]
-    for other in pairs_to_check(AUDIT.seed, max_vocab) if len(seen) < AUDIT.n_pattern_pairs else []:
+    for other in pairs_to_check(AUDIT.seed, max_vocab) if max_shrink_calls else []:
         if len(compared) > AUDIT.n_pattern_pairs:
             break
         with suppress(ResispecError):  # a way of drafting that is made for the caller's pairs

@@ -55,6 +55,8 @@ def shrink(
         vocab_size = len(simpler.target)
         if vocab_size == len(pair.target) and _size(simpler) >= _size(pair):
             break
+        if all(calls >= max_calls / len(spent) for calls in spent.values()):
+            break
         if spent[vocab_size] >= max_calls / len(spent):
             continue
         try:
