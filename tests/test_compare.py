@@ -149,6 +149,17 @@ def test_bounds_and_standard_errors_widen_the_interval(dumps):
     assert sampled["low"] <= exact["difference"] <= sampled["high"]
 
 
+def test_the_interval_grows_by_the_bounds_of_both_sides(dumps):
+    exact, bounded = (compare(dumps[0], rules="k-seq,specinfer", **QUICK) for _ in range(2))
+    for frame, below, above in zip(bounded.frames, (0.01, 0.02), (0.04, 0.08), strict=True):
+        frame["method"] = "certified"
+        frame["acceptance_low"] -= below
+        frame["acceptance_high"] += above
+    old, new = exact.figures["acceptance"], bounded.figures["acceptance"]
+    assert new["low"] == pytest.approx(old["low"] - 0.01 - 0.08)
+    assert new["high"] == pytest.approx(old["high"] + 0.04 + 0.02)
+
+
 def test_one_prompt_has_no_interval(dumps):
     found = compare(dumps[0], rules="resispec,specinfer", positions="0:5", **QUICK)
     assert found.figures["acceptance"]["low"] is None and "one prompt" in found.words
