@@ -202,7 +202,9 @@ def _pool_tree(label: str, rows: pd.DataFrame, context: EalContext, decided: str
         "n_not_exact": int((rows["tree_method"] != "exact").sum()),
         "n_without_w": int(rows["tree_w"].isna().sum()),
     }
-    if not context.claims_exact[label] or decided == "biased":
+    # a verdict holds for its own number of siblings, a claim for every one
+    shown_here = int(rows["siblings"].iloc[0]) == context.tree.branching and decided == "exact"
+    if not (shown_here or (context.claims_exact[label] and decided != "biased")):
         per_step = _no_figure("not exact: visits other contexts")
     else:
         per_step = _bootstrapped(step_sums)

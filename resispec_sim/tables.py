@@ -14,7 +14,7 @@ from .config import REPLAY
 Figures = dict[str, Any]
 
 _RULES_PER_TABLE = 3
-SAMPLED = "+- is 1.96 standard errors, and a range marked 95 % is a confidence interval"
+SAMPLED = "+- is 1.96 standard errors, and a range marked 95% is a confidence interval"
 _SCHEMES = {
     "iid": "independent",
     "without_replacement": "without replacement",
@@ -193,7 +193,7 @@ def _eal(value: Figures) -> str:
 def _mean_max(value: Figures) -> str:
     mean = _bounded(value["mean"], value.get("low"), value.get("high"))
     most = _bounded(value["max"], value.get("max_low"), value.get("max_high"))
-    return f"{mean}   {most}{' (95 %)' if value.get('sampled') else ''}"
+    return f"{mean}   {most}{' (95%)' if value.get('sampled') else ''}"
 
 
 def _bounded(value: float, low: float | None, high: float | None) -> str:
@@ -230,13 +230,13 @@ def _verdict(figures: Figures, partial: bool) -> Text:
             f"\nstrongest at position {witness['position']} (prompt {witness['prompt']}, offset "
             f"{witness['offset']}): TV {tv}, KL {kl} nats; token {witness['excess_token']} "
             f"gets {witness['excess_mass']:.4f} too much"
-            f"{' (95 % over all positions)' if figures['basis'] == 'sampled' else ''}"
+            f"{' (95% over all positions)' if figures['basis'] == 'sampled' else ''}"
         )
     else:
         low, high = witness["tv_interval"]
         where = f"at position {witness['position']} TV lies in {_small(low)}..{_small(high)}"
         if figures["basis"] == "sampled":
-            plain.append(f" (sampled)\nnot separable from exact by its samples: {where} (95 %)")
+            plain.append(f" (sampled)\nnot separable from exact by its samples: {where} (95%)")
         else:
             plain.append(f" (TV at most {_small(high)})\nnot separable from exact: {where}")
     return Text.assemble(Text(word, style=_STYLES[word]), plain)

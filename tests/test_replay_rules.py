@@ -61,3 +61,17 @@ def test_the_aliases(dump):
         and "exact-shaping" in labels
         and "resispec-wor[capacity]" not in labels
     )
+
+
+def test_tokens_per_step_of_a_reading_that_turns_out_exact(dump):
+    """Its siblings are fixed and its residuals those of target-only, though it claims nothing."""
+    rules = ["resispec-eagle:reading=one-hot", "target-only"]
+    report = replay(dump, rules, siblings=(2, 3), tree="d3b2", n_jobs=1)
+    one_hot = "resispec-eagle[capacity,one-hot]"
+    assert group_of(report, 2, one_hot)["verdict"] == "exact"
+    steps = [
+        group_of(report, 2, rule)["tokens_per_step"]["mean"] for rule in (one_hot, "target-only")
+    ]
+    assert steps[0] == pytest.approx(steps[1])
+    # three siblings say nothing about the two of the tree
+    assert group_of(report, 3, one_hot)["tokens_per_step"]["mean"] is None
