@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from resispec_sim import exact_law, optimal_acceptance, write_dump
+from resispec_sim import exact_law, gap, measure, optimal_acceptance, write_dump
 from resispec_sim.cli import run_command
 from resispec_sim.engine.bounds import optimum_for
 from resispec_sim.errors import InputError, RuleError
@@ -162,6 +162,29 @@ def test_the_command(dump, capsys, monkeypatch):
     assert found["provenance"]["parameters"]["siblings"] == [2]
     assert run_command(["bounds", path, "--siblings", "two"]) == 2
     assert "--siblings 'two'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["bounds", "compare"])
+def test_an_interrupted_run_keeps_what_was_computed(dump, capsys, monkeypatch, command):
+    calls = []
+
+    def interrupted(*args, **kwargs):
+        calls.append(args)
+        if len(calls) > 32:
+            raise KeyboardInterrupt
+        return exact_law(*args, **kwargs)
+
+    for module in (gap, measure):
+        monkeypatch.setattr(module, "exact_law", interrupted)
+    options = {
+        "bounds": ["--siblings", "2", "--rules", "specinfer,nss,k-seq"],
+        "compare": ["--rules", "specinfer,k-seq", "--siblings", "2", "--tree", "d2b3"],
+    }[command]
+    assert run_command([command, str(dump.path), "--jobs", "1", "--json", *options]) == 130
+    found = json.loads(capsys.readouterr().out)
+    # four laws a position: of the base and three rules, or of two rules at two counts
+    assert found["partial"] is True
+    assert found["n_positions"] == (8 if command == "bounds" else [8, 8])
 
 
 def test_partial_is_in_the_title(report):
