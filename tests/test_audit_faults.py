@@ -195,7 +195,7 @@ def test_a_coin_of_zero_accepts_what_the_target_never_emits():
     assert V.single_draft(target, draft, np.array([0]), coins) == (1, None)
     report = audit(V.accepts_at_coin_zero, 1, mode="exact")
     assert report.verdict != "exact"
-    assert "zero probability" in {finding.kind for finding in report.findings}
+    assert any(finding.kind.startswith("zero probability") for finding in report.findings)
 
 
 def test_a_target_edited_in_place_is_named():

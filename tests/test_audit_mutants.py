@@ -6,7 +6,7 @@ of the grid is called equivalent, even if it accepts other siblings: nobody is m
 """
 
 import random
-from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 
@@ -30,7 +30,7 @@ GROUPS = [
     ["r", "q"],
 ]
 RAISED_BY_MUTANTS = (TypeError, ValueError, NameError, LookupError, ArithmeticError)
-MUTANTS = make_mutants(specinfer, GROUPS, seed=20, n_double=24)
+MUTANTS = make_mutants(specinfer, GROUPS, seed=20, n_double=12)
 
 
 def compositions(vocab_size: int, parts: int) -> list[Exact]:
@@ -101,11 +101,12 @@ def test_the_original_is_exact_on_the_grid():
 AUDIT_PAIRS = [
     (np.array(target, float), np.array(draft, float))
     for target, draft in (
-        # two tokens are left after three rejections, so the last sampling shows
-        (normalise([5, 3, 2]), normalise([1, 1, 8])),
-        (normalise([5, 3, 1, 1]), normalise([2, 4, 4, 0])),
         (normalise([2, 3]), normalise([3, 1])),
+        # two tokens are left after three rejections, so the last sampling shows
+        (normalise([3, 5, 2]), normalise([1, 1, 8])),
         (normalise([0, 1, 3]), normalise([4, 3, 1])),
+        # the same, and the third sibling can be token 2 with a residual between 0 and its draft
+        (normalise([16, 12, 7, 5]), normalise([4, 4, 4, 28])),
     )
 ]
 
@@ -120,42 +121,48 @@ def kinds() -> dict[str, list[int]]:
     return found
 
 
-def reports(numbers: list[int]) -> dict[int, AuditReport]:
-    settings = {"pairs": AUDIT_PAIRS, "mode": "exact", "max_shrink_calls": 0}
-    return {number: audit(MUTANTS[number].verify, 3, **settings) for number in numbers}
+def reports(number: int, n_siblings: int = 3, pairs: int = 4) -> Iterator[AuditReport]:
+    """Audits at one pair after the other; nothing is spent on shrinking."""
+    for pair in AUDIT_PAIRS[:pairs]:
+        yield audit(
+            MUTANTS[number].verify, n_siblings, pairs=[pair], mode="exact", max_shrink_calls=0
+        )
 
 
 def listed(numbers: list[int]) -> str:
     return "\n\n".join(f"{MUTANTS[number].change}\n{MUTANTS[number].source}" for number in numbers)
 
 
+def says_biased(report: AuditReport) -> bool:
+    """Biased, and that in the law itself, not only by a finding."""
+    return report.verdict == "biased" and report.counterexample.tv > 1e-6
+
+
+@pytest.mark.slow
 def test_every_biased_mutant_is_called_biased(kinds):
-    found = reports(kinds["biased"])
-    print("biased in rationals:", len(found), Counter(r.verdict for r in found.values()))
-    # a finding alone would not do: the law itself must be seen to be wrong
-    missed = [
-        number
-        for number, report in found.items()
-        if report.verdict != "biased" or not report.counterexample.tv > 1e-3
-    ]
+    biased = kinds["biased"]
+    missed = [number for number in biased if not any(map(says_biased, reports(number)))]
+    print(f"{len(biased)} mutants are biased in rationals, {len(biased) - len(missed)} so called")
     assert not missed, listed(missed)
-    assert len(found) >= 50
+    assert len(biased) >= 50
 
 
+@pytest.mark.slow
 def test_the_law_of_an_equivalent_mutant_is_never_called_wrong(kinds):
-    found = reports(kinds["equivalent"])
-    named = [number for number, report in found.items() if report.findings]
-    print("equal to the target in rationals:", len(found), "of them with a finding:", len(named))
+    found = {number: list(reports(number, pairs=3)) for number in kinds["equivalent"]}
+    findings = {number: {f.kind for r in found[number] for f in r.findings} for number in found}
+    named = [number for number in found if findings[number]]
+    print(f"{len(found)} mutants emit the target in rationals; {len(named)} have a finding")
     wrong = [
         number
-        for number, report in found.items()
-        if (report.counterexample.tv > 1e-9 if report.findings else report.verdict != "exact")
+        for number, reported in found.items()
+        if any(says_biased(r) or (r.verdict != "exact" and not r.findings) for r in reported)
     ]
     assert not wrong, listed(wrong)
     assert len(found) - len(named) >= 20
     # coins of exactly 0 or next to 1, and siblings wrongly called accepted, leave the law alone
-    kinds_of_findings = {f.kind for number in named for f in found[number].findings}
-    assert kinds_of_findings <= {"zero probability", "bad accepted index", "raises"}
+    for kind in set().union(*findings.values()):
+        assert kind.startswith(("zero probability", "bad accepted index", "raises")), kind
 
 
 @pytest.mark.parametrize("kind", ["raises", "impossible result"])
@@ -163,10 +170,8 @@ def test_mutants_that_fail_are_never_called_exact(kind, kinds):
     unnoticed = []
     for number in kinds[kind]:
         try:
-            report = reports([number])[number]
+            if not any(r.verdict != "exact" for n in (3, 1) for r in reports(number, n)):
+                unnoticed.append(number)
         except VerifierError as error:
             assert "every call of the verifier fails" in str(error)
-            continue
-        if report.verdict == "exact":
-            unnoticed.append(number)
     assert not unnoticed, listed(unnoticed)
