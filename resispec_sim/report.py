@@ -25,8 +25,9 @@ class Report:
     frame : DataFrame
         One row per temperature, sibling count, position and rule: accepted mass per sibling, total
         acceptance, optimum of siblings drawn in the rule's way (``scheme``), KL (nats) and TV of the
-        output law, each with its bounds, the Appendix B figures, the method and the number of paths; ``tree_w`` and ``tree_alpha`` are the ratio at the
-        recorded token and the acceptance for the tree's sibling count.
+        output law, each with its bounds, the Appendix B figures, the method and the number of paths;
+        ``tree_w`` and ``tree_alpha`` are the ratio at the recorded token and the acceptance for the
+        tree's sibling count.
     context : EalContext
         Tree and conditions of the accepted length.
     dump, provenance : dict
