@@ -15,7 +15,7 @@ from .checks import check_whole
 from .config import BOUNDS, REPLAY
 from .dumps import Dump, open_dump
 from .engine import exact_law
-from .engine.bounds import optimum_for
+from .engine.bounds import ROUNDING, optimum_for
 from .measure import is_defined, seed_of
 from .pooling import pooled_mean
 from .progress import position_progress
@@ -33,9 +33,6 @@ from .report import dumps
 from .rules import Rule, SpecInfer
 from .types import Method
 from .verdict import RIGOROUS
-
-TOLERANCES = {"without_replacement": 1e-10}
-"""What the optimum itself may be off by, where that is more than the tolerance of a law."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +138,7 @@ class GapReport:
 
     @staticmethod
     def _above(rows: pd.DataFrame, rule: Rule) -> pd.Series:
-        slack = TOLERANCES.get(rule.siblings, REPLAY.exact_tolerance)
+        slack = ROUNDING[rule.siblings]
         standard_errors = (rows["acceptance_high"] - rows["acceptance_low"]) / 2.0 / 1.96
         least = rows["acceptance_low"].where(
             rows["method"].isin(RIGOROUS), rows["acceptance"] - 5.0 * standard_errors

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from .config import REPLAY
+from .engine.bounds import ROUNDING
 from .trees import CompleteTree, bootstrap_ratio, path_eal, path_tokens_per_step
 from .verdict import RIGOROUS, verdict
 
@@ -176,7 +177,7 @@ def _conditional(accepted: list[Figures]) -> list[Figures]:
 
 
 def _share_above(rows: pd.DataFrame) -> Figures:
-    limit = rows["optimum"] + REPLAY.exact_tolerance
+    limit = rows["optimum"] + ROUNDING[str(rows["scheme"].iloc[0])]
     return {
         "mean": float((rows["acceptance"] > limit).mean()),
         "low": float((rows["acceptance_low"] > limit).mean()),

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from resispec_sim import replay
+from resispec_sim import replay, write_dump
 from resispec_sim.engine.bounds import optimum_for
 from resispec_sim.rules import RULES, PositionRule, ResidualRule, parse_rule
 from tests.replay_helpers import SHAPED, group_of, printed, small_dump
@@ -75,3 +75,14 @@ def test_tokens_per_step_of_a_reading_that_turns_out_exact(dump):
     assert steps[0] == pytest.approx(steps[1])
     # three siblings say nothing about the two of the tree
     assert group_of(report, 3, one_hot)["tokens_per_step"]["mean"] is None
+
+
+def test_the_error_of_an_optimum_is_no_acceptance_above_it(tmp_path):
+    """Where p = q every rule reaches the optimum, and a quadrature may be off by 1e-10."""
+    rows = list(np.random.default_rng(2).normal(size=(1, 6, 40)))
+    with write_dump(tmp_path / "same", rows, rows, [[0] * 6], dtype="float32") as dump:
+        report = replay(dump, "rrs-wor", siblings=(2, 3, 4), tree="d2b2", n_jobs=1)
+    for group in report.summary["groups"]:
+        (figures,) = group["rules"]
+        assert figures["acceptance"]["mean"] == pytest.approx(1)
+        assert figures["share_above_optimum"]["high"] == 0

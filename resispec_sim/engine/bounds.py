@@ -13,6 +13,9 @@ from resispec_sim.rules.siblings import SCHEMES
 
 Rows = NDArray[np.float64]
 
+ROUNDING = {"iid": 1e-12, "without_replacement": 1e-10, "topk": 1e-12, "hub": 1e-12}
+"""What the optimum of each way of drawing may be off by: an acceptance above it by less is none."""
+
 
 def optimal_acceptance(
     target_probs: ArrayLike, draft_probs: ArrayLike, n_siblings: int, replacement: bool = True
