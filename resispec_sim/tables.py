@@ -162,7 +162,7 @@ def _probability(value: Figures) -> str:
 def with_range(mean: float, low: float, high: float, sampled: bool) -> str:
     """A figure with its bounds, ``low..high``, or with 1.96 standard errors, ``mean +- half``."""
     half = (high - low) / 2.0
-    if not sampled or not half > 0 or not math.isfinite(half):
+    if not sampled or not half > 1e-12 or not math.isfinite(half):
         return _range(mean, low, high)
     digits = min(max(4, math.ceil(-math.log10(half))), 10)
     return f"{mean:.{digits}f} +-{half:.{digits}f}"
@@ -236,7 +236,10 @@ def _verdict(figures: Figures, partial: bool) -> Text:
         low, high = witness["tv_interval"]
         where = f"at position {witness['position']} TV lies in {_small(low)}..{_small(high)}"
         if figures["basis"] == "sampled":
-            plain.append(f" (sampled)\nnot separable from exact by its samples: {where} (95%)")
+            where += " (95%)"
+            if high <= REPLAY.exact_tolerance:
+                where = "TV 0 along every drawn path; others were not looked at"
+            plain.append(f" (sampled)\nnot separable from exact by its samples: {where}")
         else:
             plain.append(f" (TV at most {_small(high)})\nnot separable from exact: {where}")
     return Text.assemble(Text(word, style=_STYLES[word]), plain)

@@ -115,6 +115,17 @@ def test_sampling_alone_never_calls_an_exact_rule_biased(dump):
     assert "not separable from exact" in printed(report)
 
 
+def test_a_sample_without_noise_is_no_proof_either(dump):
+    report = replay(dump, "rrs-wor", siblings=4, tree="d2b2", method="sampled", max_paths=40)
+    assert set(report.frame["method"]) == {"sampled"}
+    assert report.frame["tv_high"].max() < 1e-12
+    figures = group_of(report, 4, "rrs-wor")
+    assert (figures["verdict"], figures["basis"]) == ("undecided", "sampled")
+    text = " ".join(printed(report).split())
+    assert "TV 0 along every drawn path; others were not looked at" in text
+    assert "+-0.0000000000" not in text
+
+
 def test_standard_errors_of_positions_add_up_in_quadrature():
     rows = pd.DataFrame({"a": 0.5, "a_low": 0.4, "a_high": 0.6, "method": ["sampled"] * 4})
     assert pooled_mean(rows, "a") == pytest.approx(
