@@ -8,7 +8,7 @@ of the grid is called equivalent, even if it accepts other siblings: nobody is m
 import random
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ GROUPS = [
     ["r", "q"],
 ]
 RAISED_BY_MUTANTS = (TypeError, ValueError, NameError, LookupError, ArithmeticError)
-MUTANTS = make_mutants(specinfer, GROUPS, seed=20, n_double=12)
+MUTANTS = make_mutants(specinfer, GROUPS, seed=20, n_double=4)
 
 
 def compositions(vocab_size: int, parts: int) -> list[Exact]:
@@ -104,7 +104,7 @@ AUDIT_PAIRS = [
         (normalise([2, 3]), normalise([3, 1])),
         # two tokens are left after three rejections, so the last sampling shows
         (normalise([3, 5, 2]), normalise([1, 1, 8])),
-        (normalise([0, 1, 3]), normalise([4, 3, 1])),
+        (normalise([0, 3, 2]), normalise([8, 1, 1])),
         # the same, and the third sibling can be token 2 with a residual between 0 and its draft
         (normalise([16, 12, 7, 5]), normalise([4, 4, 4, 28])),
     )
@@ -121,9 +121,9 @@ def kinds() -> dict[str, list[int]]:
     return found
 
 
-def reports(number: int, n_siblings: int = 3, pairs: int = 4) -> Iterator[AuditReport]:
-    """Audits at one pair after the other; nothing is spent on shrinking."""
-    for pair in AUDIT_PAIRS[:pairs]:
+def reports(number: int) -> Iterator[AuditReport]:
+    """Audits at one pair and one count after the other; nothing is spent on shrinking."""
+    for n_siblings, pair in product((2, 3, 1), AUDIT_PAIRS):
         yield audit(
             MUTANTS[number].verify, n_siblings, pairs=[pair], mode="exact", max_shrink_calls=0
         )
@@ -149,7 +149,7 @@ def test_every_biased_mutant_is_called_biased(kinds):
 
 @pytest.mark.slow
 def test_the_law_of_an_equivalent_mutant_is_never_called_wrong(kinds):
-    found = {number: list(reports(number, pairs=3)) for number in kinds["equivalent"]}
+    found = {number: list(islice(reports(number), 6)) for number in kinds["equivalent"]}
     findings = {number: {f.kind for r in found[number] for f in r.findings} for number in found}
     named = [number for number in found if findings[number]]
     print(f"{len(found)} mutants emit the target in rationals; {len(named)} have a finding")
@@ -170,7 +170,7 @@ def test_mutants_that_fail_are_never_called_exact(kind, kinds):
     unnoticed = []
     for number in kinds[kind]:
         try:
-            if not any(r.verdict != "exact" for n in (3, 1) for r in reports(number, n)):
+            if all(report.verdict == "exact" for report in reports(number)):
                 unnoticed.append(number)
         except VerifierError as error:
             assert "every call of the verifier fails" in str(error)
