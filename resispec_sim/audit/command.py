@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from resispec_sim.audit.settings import AUDIT
+from resispec_sim.config import AUDIT
 from resispec_sim.errors import InputError
 
 EXIT_CODES = {"exact": 0, "biased": 1, "undecided": 3}

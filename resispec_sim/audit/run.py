@@ -13,9 +13,9 @@ from resispec_sim.audit.exact import VerifierLaw, law_of_verifier
 from resispec_sim.audit.patterns import recognise
 from resispec_sim.audit.pool import Pair, pairs_to_check
 from resispec_sim.audit.report import AuditReport, Counterexample, Verdict
-from resispec_sim.audit.settings import AUDIT
 from resispec_sim.audit.shrink import as_fractions, shrink
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
+from resispec_sim.config import AUDIT
 from resispec_sim.errors import InputError, ResispecError, VerifierError
 from resispec_sim.probs import check_probs
 from resispec_sim.provenance import provenance

@@ -18,7 +18,7 @@ from resispec_sim.audit.calling import NONE, Caller, Floats
 from resispec_sim.audit.drafting import Drafter, Drafting
 from resispec_sim.audit.pool import Pair
 from resispec_sim.audit.report import AuditReport
-from resispec_sim.audit.settings import AUDIT
+from resispec_sim.config import AUDIT
 from resispec_sim.errors import VerifierError
 
 _RATIOS = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)

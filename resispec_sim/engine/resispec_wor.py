@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.generic import N_BATCHES, sampled_result
 from resispec_sim.engine.ratio_look_up import sum_below
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
-from resispec_sim.engine.resispec_wor_walk import walk_all, walk_drawn
+from resispec_sim.engine.resispec_wor_walk import predict_steps, walk_all, walk_drawn
 from resispec_sim.engine.result import Outcome, to_token_order
 
 FloatArray = NDArray[np.float64]
@@ -49,7 +49,8 @@ def resispec_wor_outcome(
     outcome: Outcome | None = None
     if method != "sampled":
         most = np.inf if method == "exact" else max_paths / STEP_COST
-        outcome = _all_paths(space, n, fill == "water", most)
+        if method == "exact" or predict_steps(space, n, fill == "water") <= 2 * most:
+            outcome = _all_paths(space, n, fill == "water", most)
     if outcome is None:
         outcome = _drawn_paths(space, n, fill == "water", max_paths, seed)
     return to_token_order(outcome, space.order, n_siblings)

@@ -25,6 +25,7 @@ from resispec_sim.engine.mixtures import (
 )
 from resispec_sim.engine.ratio_look_up import index_below
 
+PROBES = 64
 LIGHTEST = 1e-250  # lighter paths carry nothing that could be seen
 
 
@@ -77,6 +78,35 @@ def walk_all(space, n, water, most, sums):
         else:
             tail += _leave(1.0, states[n], n_terms[n], space, tokens, n, sums)
     return totals, tail, steps, True
+
+
+@njit
+def predict_steps(space, n, water):
+    """Rejections of all paths, from how many can follow an evenly spaced choice of first ones."""
+    if n == 1:
+        return float(space.n_over)
+    states = np.zeros((2, n + 2, 3))
+    tokens = np.zeros(1, np.int64)
+    states[0, -1, C_ALL] = states[0, -1, TAIL] = states[0, -1, W] = 1.0
+    followers, n_probed = 0.0, 0
+    for at in range(min(PROBES, space.n_over)):
+        x = at * space.n_over // min(PROBES, space.n_over)
+        weight = space.q[x] - space.p[x]
+        if weight <= LIGHTEST:
+            continue
+        tokens[0] = x
+        k = reject(x, weight, weight, states[0], 0, states[1], space, tokens, 1, water)
+        rest = open_mass(space.q[x], space, tokens, 1)
+        if rest > 0.0:
+            cut, _, _ = cut_at(states[1, -1, W] / rest, states[1], k)
+            followers += index_below(cut, space.rho, space.n_drafted)
+        n_probed += 1
+    if n_probed == 0:
+        return 0.0
+    steps = float(space.n_over)
+    for _ in range(n - 1):
+        steps *= followers / n_probed
+    return steps
 
 
 @njit

@@ -23,7 +23,7 @@ MAX_SINGLE = 1024  # distinct probabilities, from the largest, that have a class
 MAX_MERGED = 1024  # classes of the others
 HEAVY = 0.05  # tokens above it are classes of their own, so that what they leave can be summed anew
 TAIL = 1e-7
-PAIR_COST = 8  # path-steps that a pair of classes counts as
+PAIR_COST = 4  # path-steps that a pair of classes counts as
 TINY = 1e-290
 
 

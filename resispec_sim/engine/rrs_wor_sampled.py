@@ -14,7 +14,7 @@ from resispec_sim.engine.ratio_look_up import index_below, sum_above, sum_below,
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.result import Outcome
 
-MAX_PATHS = 32_768
+MAX_PATHS = 16_384
 LEVEL_COST = 64  # path-steps that one level of a path counts as
 TINY = 1e-290
 
