@@ -18,36 +18,58 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compare import compare
     from .dumps import open_dump, write_dump
-    from .engine import Law, appendix_b_kl, exact_law, optimal_acceptance
+    from .engine import Law, appendix_b_kl, exact_law, optimal_acceptance, optimum_for
     from .errors import ResispecError
+    from .gap import acceptance_table
+    from .growmaps import GrowMap
     from .replay import replay
     from .report import Report
+    from .sequences import block_eal, sequence_law
+    from .tree_plan import plan_trees
+    from .tree_search import optimise_tree
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "GrowMap",
     "Law",
     "Report",
     "ResispecError",
     "__version__",
+    "acceptance_table",
     "appendix_b_kl",
+    "block_eal",
+    "compare",
     "exact_law",
     "open_dump",
     "optimal_acceptance",
+    "optimise_tree",
+    "optimum_for",
+    "plan_trees",
     "replay",
+    "sequence_law",
     "write_dump",
 ]
 
 _HOMES = {
+    "GrowMap": "growmaps",
     "Law": "engine",
     "Report": "report",
     "ResispecError": "errors",
+    "acceptance_table": "gap",
     "appendix_b_kl": "engine",
+    "block_eal": "sequences",
+    "compare": "compare",
     "exact_law": "engine",
     "open_dump": "dumps",
     "optimal_acceptance": "engine",
+    "optimise_tree": "tree_search",
+    "optimum_for": "engine",
+    "plan_trees": "tree_plan",
     "replay": "replay",
+    "sequence_law": "sequences",
     "write_dump": "dumps",
 }
 
@@ -65,15 +87,15 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The package as a module whose attribute ``replay`` is always the function.
+    """The package as a module whose ``replay`` and ``compare`` are always the functions.
 
     The import system binds a submodule to its parent when it loads it: without this,
     ``resispec_sim.replay`` would be the function or the module depending on earlier imports.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "replay" and isinstance(value, ModuleType):
-            value = value.replay
+        if name in ("replay", "compare") and isinstance(value, ModuleType):
+            value = getattr(value, name)
         super().__setattr__(name, value)
 
 

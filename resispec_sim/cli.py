@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import App, CycloptsError, Parameter
 
 from . import __version__
+from .audit.command import audit_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
@@ -231,12 +232,7 @@ app.command(compare_command, name="compare")
 app.command(bounds_command, name="bounds")
 app.command(tree_command, name="tree")
 app.command(chain_command, name="chain")
-# by name, with its help here: the package of the audit loads numpy
-app.command(
-    "resispec_sim.audit.command:audit_command",
-    name="audit",
-    help="Find out whether a verifier of your own emits tokens that follow the target.",
-)
+app.command(audit_command, name="audit")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,10 +2,11 @@
 
 ROWS: total acceptance of recursive rejection sampling (`rrs_iid`) and the optimum with (`opt_iid`)
 and without (`opt_wor`) replacement; `rrs_wor` is the former without replacement. EXACT_SHAPING: the
-level S that meets itself, acceptance, and that of the rules around it. RESISPEC: output law and acceptance of ResiSpec, budget
-"minimal"; `alpha` is the total acceptance, `accepted` that of each sibling. EAL_MARKOV: a target
-and a draft over three tokens whose context is 1 after the third token and 0 otherwise; levels
-accepted in a tree of two siblings and three drafted levels, the bonus not counted.
+level S that meets itself, acceptance per sibling and in all, and the rules around it. RESISPEC: output
+law and acceptance of ResiSpec, budget "minimal"; `alpha` is the total acceptance, `accepted` that of
+each sibling. EAL_MARKOV: a target and a draft over three tokens whose context is 1 after the third
+token and 0 otherwise; levels accepted in a tree of two siblings and three drafted levels, the bonus
+not counted.
 """
 
 from fractions import Fraction

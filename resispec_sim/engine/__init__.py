@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from resispec_sim.engine.appendix_b import appendix_b_kl, reconstruct_marginal
-    from resispec_sim.engine.bounds import optimal_acceptance
+    from resispec_sim.engine.bounds import optimal_acceptance, optimum_for
     from resispec_sim.engine.law import Law, exact_law
     from resispec_sim.engine.oracle import OracleLaw, enumerate_law
 
@@ -16,6 +16,7 @@ _HOME = {
     "enumerate_law": "oracle",
     "exact_law": "law",
     "optimal_acceptance": "bounds",
+    "optimum_for": "bounds",
     "reconstruct_marginal": "appendix_b",
 }
 
@@ -26,6 +27,7 @@ __all__ = [
     "enumerate_law",
     "exact_law",
     "optimal_acceptance",
+    "optimum_for",
     "reconstruct_marginal",
 ]
 
