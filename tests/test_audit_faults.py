@@ -154,7 +154,7 @@ CORRECT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: str(x))
+@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x)))
 def test_correct_verifiers_in_rationals(name, verify, siblings, n_max):
     for _, target, draft in EDGE_PAIRS:
         for n_siblings in range(1, n_max + 1) if len(target) <= 4 else [1]:
@@ -162,7 +162,7 @@ def test_correct_verifiers_in_rationals(name, verify, siblings, n_max):
             assert law.output_probs == list(target)
 
 
-@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: str(x))
+@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x)))
 def test_correct_verifiers_are_called_exact(name, verify, siblings, n_max):
     for n_siblings in range(1, n_max + 1):
         report = audit(verify, n_siblings, siblings=siblings, mode="exact")
