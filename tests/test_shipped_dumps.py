@@ -84,3 +84,34 @@ def test_supports_that_differ(sampling, fill):
                 assert (law.accepted_by_token[:, q == 0] == 0).all()
                 specinfer = exact_law("specinfer", p, q, n_siblings)
                 assert specinfer.tv < 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_exact_shaping_is_exact_and_never_below_the_rules_that_it_contains(name):
+    with open_dump(name) as dump:
+        for i in range(0, len(dump), 5):
+            p, q = dump.probs(i)
+            for n_siblings in (2, 3, 4, 8):
+                rrs, k_seq, shaping = (
+                    exact_law(rule, p, q, n_siblings)
+                    for rule in ("specinfer", "k-seq", "exact-shaping")
+                )
+                for law in (rrs, k_seq, shaping):
+                    assert np.abs(law.output_probs - p).max() < 1e-12 and law.tv < 1e-12
+                assert shaping.accepted.sum() >= k_seq.accepted.sum() - 1e-12
+                assert k_seq.accepted.sum() >= rrs.accepted.sum() - 1e-12
+                assert shaping.accepted.sum() <= optimal_acceptance(p, q, n_siblings) + 1e-12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resispec_on_the_siblings_of_sequoia_and_eagle(name):
+    with open_dump(name) as dump:
+        p, q = dump.probs(31)
+    for rule in ("resispec-wor", "resispec-wor:fill=water", "resispec-eagle:reading=proxy"):
+        law = exact_law(rule, p, q, 2, max_paths=2_000_000)
+        assert law.method == "sampled" and law.stderr[1] > 0 and law.tv_interval[0] > 0.01
+        low = law.accepted_interval[:, 0].sum()
+        assert low > optimal_acceptance(p, q, 2, replacement=False)
+    one_hot = exact_law("resispec-eagle:reading=one-hot", p, q, 2)
+    assert one_hot.method == "exact" and one_hot.tv < 1e-12
