@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 def chain_command(
     dump: str,
+    /,
     *,
     depth: int,
     json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
@@ -50,7 +51,8 @@ def table(summary: dict[str, Any]) -> "RenderableType":
     dump, depth = summary["dump"], summary["depth"]
     found = Table(
         title=Text(
-            f"{dump['name']}   T = {dump['temperature']:g}   {depth} drafted tokens per step   "
+            f"{dump['name']}   T = {dump['temperature']:g}   {depth} drafted "
+            f"token{'s' if depth > 1 else ''} per step   "
             f"{summary['n_starts']} starts in {summary['n_prompts']} prompts   V = {dump['vocab_size']:,}",
             style="bold",
         ),

@@ -44,6 +44,7 @@ app = App(
 @app.command
 def replay(
     dump: str,
+    /,
     *,
     rules: str = ",".join(REPLAY.rules),
     siblings: str = str(REPLAY.siblings),
@@ -117,7 +118,7 @@ def replay(
         progress=True,
     )
     if out is not None:
-        report.save(out)
+        print(f"written to {report.save(out)}", file=sys.stderr)
     if json_output:
         print(report.to_json())
     else:
@@ -127,7 +128,7 @@ def replay(
 
 @app.command
 def inspect(
-    dump: str, *, json_output: Annotated[bool, Parameter(name="--json", negative="")] = False
+    dump: str, /, *, json_output: Annotated[bool, Parameter(name="--json", negative="")] = False
 ) -> int:
     """Show what is in a dump and check the checksum of every shard.
 

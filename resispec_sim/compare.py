@@ -193,7 +193,7 @@ def compare(
     dump: Source,
     other: Source | None = None,
     *,
-    rules: str | Rule | Sequence[str | Rule] = REPLAY.rules,
+    rules: str | Rule | Sequence[str | Rule] | None = None,
     siblings: int = REPLAY.siblings,
     tree: str | CompleteTree = REPLAY.tree,
     **options: Any,
@@ -204,7 +204,8 @@ def compare(
     ----------
     dump, other : Dump, path or name
         Without `other`, `rules` names two rules; with it, one.
-    rules : str, Rule or sequence of them
+    rules : str, Rule or sequence of them, optional
+        Default: SpecInfer and ResiSpec on one dump, SpecInfer on two.
     siblings : int
     tree : str or CompleteTree
         Shape behind the accepted length.
@@ -236,12 +237,12 @@ def compare(
     >>> round(found.figures["acceptance"]["difference"], 3)
     0.07
     """
-    chosen = as_rules(rules)
     wanted = 2 if other is None else 1
+    chosen = as_rules(REPLAY.rules[:wanted] if rules is None else rules)
     if len(chosen) != wanted:
         what = "one dump compares two different rules" if wanted == 2 else "two dumps take one rule"
         raise InputError(
-            f"{len(chosen)} rules are given ({', '.join(r.label for r in chosen)}): {what}"
+            f"rules are {', '.join(r.label for r in chosen)}, {len(chosen)} in all: {what}"
         )
     counts = as_counts(siblings)
     if len(counts) != 1:

@@ -21,8 +21,9 @@ _LABELS = {
 def compare_command(
     dump: str,
     other: str | None = None,
+    /,
     *,
-    rules: str = ",".join(REPLAY.rules),
+    rules: str | None = None,
     siblings: int = REPLAY.siblings,
     tree: str = REPLAY.tree,
     positions: str | None = None,
@@ -40,8 +41,8 @@ def compare_command(
         Folder of a dump, or the name of a shipped one.
     other : str, optional
         A second dump; then give one rule.
-    rules : str
-        Comma list of two rules, or one: A,B compares A minus B.
+    rules : str, optional
+        Two rules for one dump (default specinfer,resispec), one for two dumps (default specinfer).
     siblings : int
         Candidates per position.
     tree : str

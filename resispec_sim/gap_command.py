@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def bounds_command(
     dump: str,
+    /,
     *,
     siblings: str = ",".join(map(str, BOUNDS.siblings)),
     rules: str = ",".join(BOUNDS.rules),
@@ -80,7 +81,8 @@ def table(summary: dict[str, Any]) -> "RenderableType":
     grid = Table(
         title=Text(
             f"{'PARTIAL: ' if summary['partial'] else ''}total acceptance, {dump['name']}   T = "
-            f"{dump['temperature']:g}   {summary['n_positions']} positions   V = {dump['vocab_size']:,}",
+            f"{dump['temperature']:g}   {summary['n_positions']} position"
+            f"{'s' if summary['n_positions'] > 1 else ''}   V = {dump['vocab_size']:,}",
             style="bold",
         ),
         title_justify="left",

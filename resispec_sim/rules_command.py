@@ -1,6 +1,14 @@
 """The command `resispec rules`: every rule with what it takes and where it comes from."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from cyclopts import Parameter
 
@@ -36,9 +44,9 @@ def describe_rules() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``name``, ``options`` (name to default), ``siblings`` (the word that the code uses) and
-        ``siblings_words``, ``n_siblings`` (the one count, or None), ``exact``, ``complexity``,
-        ``paper``, ``summary``.
+        ``name``, ``options`` (name to default), ``choices`` (name to allowed words), ``siblings``
+        (the word that the code uses) and ``siblings_words``, ``n_siblings`` (the one count, or
+        None), ``exact``, ``complexity``, ``paper``, ``summary``.
 
     Examples
     --------
@@ -53,10 +61,16 @@ def describe_rules() -> list[dict[str, Any]]:
     found = []
     for name, kind in RULES.items():
         rule = kind()
+        hints = get_type_hints(kind)
         found.append(
             {
                 "name": name,
                 "options": {field.name: getattr(rule, field.name) for field in fields(rule)},
+                "choices": {
+                    field.name: list(get_args(hints[field.name]))
+                    for field in fields(rule)
+                    if get_origin(hints[field.name]) is Literal
+                },
                 "siblings": rule.siblings,
                 "siblings_words": SCHEMES[rule.siblings],
                 "n_siblings": rule.only_count,
@@ -82,7 +96,7 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
     grid.add_column("source", overflow="fold", min_width=len("arXiv:2305.09781"))
     for rule in found:
         options = "\n".join(
-            f"  {key}={'(its own)' if value is None else value}"
+            f"  {key}={_values(value, rule['choices'].get(key, []))}"
             for key, value in rule["options"].items()
         )
         only = "" if rule["n_siblings"] is None else f"; {rule['n_siblings']} of them"
@@ -94,3 +108,10 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
             Text(rule["paper"]),
         )
     return grid
+
+
+def _values(default: Any, choices: list[str]) -> str:
+    """The default, then the other words that an option takes."""
+    if default is None:
+        return "(its own)"
+    return "|".join([str(default), *[word for word in choices if word != default]])

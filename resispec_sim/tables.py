@@ -14,6 +14,7 @@ from .config import REPLAY
 Figures = dict[str, Any]
 
 _RULES_PER_TABLE = 3
+_NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 SAMPLED = "+- is 1.96 standard errors, and a range marked 95% is a confidence interval"
 _SCHEMES = {
     "iid": "independent",
@@ -142,16 +143,20 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
 
 
 def _alike(every: list[Figures]) -> list[str]:
-    """Notes of single positions; those that differ in their numbers only are shown once."""
-    found: dict[str, tuple[str, int]] = {}
+    """Notes of single positions; of those that differ in their numbers only, the largest is shown."""
+    found: dict[str, tuple[float, str, int]] = {}
     for figures in every:
         for note, count in figures["notes"].items():
-            form = re.sub(r"\d[\d.,e+-]*", "#", note)
-            example, before = found.get(form, (note, 0))
-            found[form] = example, before + count
+            form = re.sub(_NUMBER, "#", note)
+            first = re.search(_NUMBER, note)
+            size = float(first[0]) if first else 0.0
+            largest, example, before = found.get(form, (size, note, 0))
+            if size > largest:
+                largest, example = size, note
+            found[form] = largest, example, before + count
     return [
-        example if count == 1 else f"{example} (one of {count} such notes)"
-        for example, count in found.values()
+        example if count == 1 else f"{example} (the largest of {count} such notes)"
+        for _, example, count in found.values()
     ]
 
 

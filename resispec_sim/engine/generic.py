@@ -6,6 +6,7 @@ rule that a user writes has a law at once, and every engine made for one rule ha
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,9 @@ def cost_of_all(rule: PositionRule, draft_probs: FloatArray, n_siblings: int) ->
     if rule.siblings == "hub":
         n_paths = 2.0 * n_drafted
     else:
-        n_paths = 1.0 if rule.siblings == "topk" else float(n_drafted) ** n_siblings
+        # in logarithms: the count passes the float range before it is of any use
+        log_paths = 0.0 if rule.siblings == "topk" else n_siblings * math.log(max(n_drafted, 1))
+        n_paths = math.exp(log_paths) if log_paths < 700.0 else math.inf
     return n_paths * dense_cost(draft_probs.size)
 
 

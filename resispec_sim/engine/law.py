@@ -164,8 +164,9 @@ def check_engine(rule: Rule) -> PositionRule:
     """
     if not isinstance(rule, PositionRule):
         raise RuleError(
-            f"{rule.label} verifies a {rule.siblings}, not one position: use `resispec chain` or "
+            f"{rule.label} verifies a {rule.siblings}, not one position: use "
             "resispec_sim.sequences.sequence_law"
+            + (" or `resispec chain`" if rule.siblings == "chain" else "")
         )
     return rule
 
