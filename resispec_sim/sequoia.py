@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from .checks import check_whole
 from .errors import GrowMapError, InputError, ModelError
 from .growmaps import MAX_NODES, GrowMap, check_file, short
 
 KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 MAX_BYTES = 64 << 20  # a mask of 2,896 nodes in int64, of 8,192 in bool
-MAX_PICKLE_BYTES = 1 << 20  # torch reads about 1 MiB of it in a second
+MAX_PICKLE_BYTES = 1 << 18  # the lists of 8,192 nodes take 150 kB; torch reads 1 MB in seconds
 MAX_ITEMS = 2 * MAX_NODES
 
 
@@ -120,9 +119,9 @@ def _from_dict(data: Any, torch: ModuleType) -> GrowMap:
     if not isinstance(plain["Successors"], list):
         raise GrowMapError("Successors is not a list with the children of every node")
     growmap = GrowMap(plain["Successors"])
-    size = check_whole("size", plain["size"])
+    size = _whole("size", plain["size"])
     if size != growmap.n_nodes:
-        raise GrowMapError(f"size is {size}, but Successors lists {growmap.n_nodes} nodes")
+        raise GrowMapError(f"size is {short(size)}, but Successors lists {growmap.n_nodes} nodes")
     _check_depth(plain["depth"], growmap)
     _check_steps(plain["roots"], plain["branches"], growmap)
     _check_mask(data["mask"], growmap, torch)

@@ -78,6 +78,8 @@ def tree_command(
     except ValueError:
         raise InputError(f"--budget {budget!r} is not a comma list of whole numbers") from None
     if out is not None:
+        if out.is_dir():
+            raise InputError(f"--out {out} is a folder: give the file of the grow map")
         out.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
 
     from .tree_plan import plan_trees

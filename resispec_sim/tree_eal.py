@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 
 from .checks import check_whole
@@ -20,10 +22,13 @@ from .errors import InputError
 from .growmaps import GrowMap
 from .progress import position_progress
 from .rules import Rule
+from .tree_search import check_branching
 from .trees import bootstrap_ratio
 from .types import Method
 
 FloatArray = NDArray[np.float64]
+
+SLOW_SECONDS = 30.0  # from here on a command says beforehand what it will take
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +123,10 @@ def measure_siblings(
     check_whole("max_paths", max_paths, at_least=1)
     check_whole("seed", seed, at_least=0)
 
+    durations: list[float] = []
+
     def figures(index: int, position: Any) -> list[_AtCount]:
+        start = time.perf_counter()
         p, q = dump.probs(position, temperature=temperature, top_k=top_k, top_p=top_p)
         found = []
         for count in measured:
@@ -135,6 +143,10 @@ def measure_siblings(
             )
             found.append(_keep(law, p, int(position.token_id)))
         advance()
+        durations.append(time.perf_counter() - start)
+        # The first position may have waited for kernels to be compiled.
+        if progress and len(durations) == 2:
+            _warn_of_time(min(durations), dump.n_positions, max_branching, n_jobs)
         return found
 
     # Threads, since the kernels release the GIL; pre_dispatch bounds the positions held at once.
@@ -252,6 +264,20 @@ class _AtCount:
     is_exact: bool
 
 
+def say(line: str) -> None:
+    """Print a line on stderr, above a progress bar."""
+    print(f"resispec: {line}", file=sys.stderr)
+
+
+def _warn_of_time(seconds: float, n_positions: int, max_branching: int, n_jobs: int) -> None:
+    total = seconds * n_positions / max(effective_n_jobs(n_jobs), 1)
+    if total > SLOW_SECONDS:
+        say(
+            f"{n_positions:,} positions at {seconds:.2g} s each take about {total / 60:.1f} minutes; "
+            f"a max_branching below {max_branching}, or more jobs, shortens it"
+        )
+
+
 def _keep(law: Law, target_probs: FloatArray, token: int) -> _AtCount:
     w = np.full(len(law.accepted), np.nan)
     if law.accepted_by_token is not None and target_probs[token] > 0:
@@ -260,7 +286,7 @@ def _keep(law: Law, target_probs: FloatArray, token: int) -> _AtCount:
 
 
 def _counts_of(rule: Rule, max_branching: int) -> tuple[int, ...]:
-    check_whole("max_branching", max_branching, at_least=1)
+    check_branching(max_branching)
     check_engine(rule)
     counts = []
     refusal = None

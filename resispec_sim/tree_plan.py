@@ -16,9 +16,15 @@ from .errors import InputError
 from .growmaps import GrowMap, parse_growmap
 from .provenance import provenance
 from .rules import ExactShaping, ResiSpec, ResiSpecEagle, ResiSpecWor, RrsWor, Rule, parse_rule
-from .tree_eal import SiblingFigures, growmap_eal, measure_siblings
+from .tree_eal import SLOW_SECONDS, SiblingFigures, growmap_eal, measure_siblings, say
 from .tree_report import Figures, TreeReport
-from .tree_search import TreeSearch, model_eal
+from .tree_search import (
+    TreeSearch,
+    check_branching,
+    check_limits,
+    model_eal,
+    search_seconds,
+)
 from .trees import MAX_DEPTH, CompleteTree
 from .types import Method
 
@@ -102,9 +108,18 @@ def plan_trees(
     others = [(item, parse_growmap(item)) for item in as_list(beside)]
     if depth is None:
         depth = min(max([tree.depth for _, tree in others], default=MAX_DEPTH), MAX_DEPTH)
-    depth = check_whole("depth", depth, at_least=1)
+    _, depth = check_limits(max(limits), depth)
     if max_branching is None:
         max_branching = _default_branching(chosen)
+    check_branching(max_branching)
+    if progress:
+        shared = not getattr(chosen, "depends_on_count", True)
+        seconds = search_seconds(max(limits), depth, max_branching, shared)
+        if seconds > SLOW_SECONDS:
+            say(
+                f"the search over {max(limits):,} nodes takes about {seconds / 60:.1f} minutes after the "
+                "measurement; a smaller budget, depth or max_branching shortens it"
+            )
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
             dump = stack.enter_context(contextlib.closing(open_dump(dump)))

@@ -106,7 +106,7 @@ def _render(report: TreeReport) -> RenderableType:
         table.add_column(Text(name), justify=justify, no_wrap=name != "children (1)")  # type: ignore[arg-type]
     for i, tree in enumerate(report.trees):
         cells = [_row_name(tree), str(tree["n_nodes"]), str(tree["depth"])]
-        cells += ["-".join(map(str, tree["branching"])) or "none"]
+        cells += [_branching(tree["branching"])]
         cells += ["n/a" if tree["model_eal"] is None else f"{tree['model_eal']:.3f}"]
         cells += [_eal(tree["fit"], interval=False)] if about["hold_out"] else []
         cells += [_eal(tree[last], interval=True), str(tree[last]["n_starts"])]
@@ -130,6 +130,11 @@ def _render(report: TreeReport) -> RenderableType:
         *[f"(!) {note}" for note in [*report.notes, *_reasons(report.trees)]],
     ]
     return Group(table, Text(), *[Text(note, style="dim") for note in notes])
+
+
+def _branching(counts: list[int]) -> str:
+    shown = [str(count) for count in counts[:12]] + ["..."] * (len(counts) > 12)
+    return "-".join(shown) or "none"
 
 
 def _eal(eal: Figures, interval: bool) -> str:

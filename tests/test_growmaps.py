@@ -3,17 +3,17 @@
 import json
 import pickle
 import sys
+import time
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tree_helpers import SMALL, sequoia_data
 
 from resispec_sim.errors import GrowMapError, InputError, ModelError
-from resispec_sim.growmaps import GrowMap, parse_growmap
+from resispec_sim.growmaps import MAX_LEVELS, MAX_NODES, GrowMap, parse_growmap
 from resispec_sim.trees import CompleteTree
-
-SMALL = [[1, 2], [3], [4, 5], [], [], []]
 
 
 @st.composite
@@ -25,34 +25,6 @@ def trees(draw, largest=12):
     for i in range(1, n_nodes):
         children[names[draw(st.integers(0, i - 1))]].append(names[i])
     return [sorted(of_node) for of_node in children]
-
-
-def sequoia_data(children):
-    """The dict that Sequoia stores, from the description of its parts."""
-    n = len(children)
-    levels, level_of = [[0]], {0: 0}
-    while True:
-        below = [child for node in levels[-1] for child in children[node]]
-        if not below:
-            break
-        level_of |= dict.fromkeys(below, len(levels))
-        levels.append(below)
-    parent = {child: node for node in range(n) for child in children[node]}
-    mask = torch.zeros(n, n, dtype=torch.long)
-    for node in range(n):
-        above = node
-        mask[node, above] = 1
-        while above in parent:
-            above = parent[above]
-            mask[node, above] = 1
-    return {
-        "roots": levels,
-        "branches": [[len(children[node]) for node in level] for level in levels],
-        "Successors": [list(of_node) for of_node in children],
-        "mask": mask,
-        "depth": torch.tensor([level_of[node] for node in range(n)]),
-        "size": n,
-    }
 
 
 @given(children=trees())
@@ -113,7 +85,13 @@ def test_a_complete_tree_too_large_to_list():
         ([[True], []], "node 0: a child is True"),
         ([["1"], []], "node 0: a child is '1'"),
         ([1, []], "node 0: 1 is not a list"),
-        ("ab", "node 0: 'ab'"),
+        ("ab", "children is 'ab'"),
+        (None, "children is None"),
+        ([[10**6000], []], "node 0 has the child an int of"),
+        ([range(1, 10**9), []], "999,999,999 children"),
+        ([range(1, 60_000)] * 60_000, "119,998 children"),
+        ([[]] * 100_000, "100,000 nodes"),
+        ([[i + 1] for i in range(1024)] + [[]], "1,025 levels.*at most 1,024"),
     ],
 )
 def test_no_tree(children, message):
@@ -137,7 +115,17 @@ def test_the_callers_lists_are_not_kept():
         ('{"schema_version": 2, "children": [[]]}', "version 2"),
         ('{"schema_version": 1}', "children"),
         ('{"schema_version": 1, "children": [[]], "mask": []}', "mask"),
-        ('{"schema_version": 1, "children": [[1.5], []]}', "int"),
+        ('{"schema_version": 1, "children": [[1.5], []]}', "child is 1.5: .* whole number"),
+        ('{"schema_version": 1.0, "children": [[]]}', "version 1.0"),
+        ('{"schema_version": true, "children": [[]]}', "version True"),
+        (
+            '{"schema_version": 1, "children": [[1], []], "children": [[]]}',
+            "'children' occurs twice",
+        ),
+        ('{"schema_version": 2, "schema_version": 1, "children": [[]]}', "occurs twice"),
+        ('{"schema_version": 1, "children": [[' + "9" * 5000 + "]]}", "JSON form"),
+        ('{"schema_version": 1, "children": ' + "[" * 200_000 + "]" * 200_000 + "}", "too deeply"),
+        ('{"schema_version": 1, "children": [' + "[" * 900 + "]" * 900 + "]}", r"child is \[\["),
         ('{"schema_version": 1, "children": [[1], [1]]}', "two parents"),
         (b"\xff\xfe", "JSON form"),
     ],
@@ -176,6 +164,19 @@ def test_sequoias_files_are_read(children, tmp_path_factory):
     assert parse_growmap(str(path)) == GrowMap(children)
 
 
+def test_a_chain_prints_in_linear_time():
+    """The longest chain, and the widest comb: what printing costs must not grow with depth times nodes."""
+    chain = GrowMap([[i + 1] for i in range(1023)] + [[]])
+    assert str(chain) == "d1024b1" and chain.depth == MAX_LEVELS
+    comb = [[] for _ in range(MAX_NODES)]
+    for i in range(1, MAX_NODES):
+        comb[i - 65 if i > 65 else 0].append(i)
+    tree = GrowMap(comb)
+    start = time.process_time()
+    assert str(tree) == "65536 nodes on 1010 levels"
+    assert time.process_time() - start < 0.5
+
+
 def flipped(row, column):
     mask = sequoia_data(SMALL)["mask"]
     mask[row, column] = 1 - mask[row, column]
@@ -203,8 +204,7 @@ def flipped(row, column):
         ({"mask": flipped(3, 1)}, r"mask at \(3, 1\) is 0, but .* node 3 sees node 1"),
         ({"mask": flipped(3, 2)}, r"mask at \(3, 2\) is 1, .* node 3 does not see node 2"),
         ({"mask": torch.ones(6, 5)}, r"mask is \(6, 5\)"),
-        ({"mask": [[1]]}, "mask is list"),
-        ({"mask": torch.eye(6).to_sparse()}, "dense"),
+        ({"mask": [[1]]}, r"mask is \[\[1\]\]"),
         ({"positions": [0]}, "unknown key 'positions'"),
     ],
 )

@@ -9,7 +9,8 @@ from rich.console import Console
 from tree_helpers import make_dump
 
 import resispec_sim.tree_eal as measuring
-from resispec_sim import exact_law, replay
+import resispec_sim.tree_plan as planning
+from resispec_sim import exact_law, replay, write_dump
 from resispec_sim.errors import DumpError, InputError, RuleError
 from resispec_sim.growmaps import GrowMap, parse_growmap
 from resispec_sim.rules import parse_rule
@@ -183,6 +184,8 @@ def test_the_command(dump, tmp_path, capsys):
         ({"depth": 0}, InputError),
         ({"depth": 65}, InputError),
         ({"max_branching": 0}, InputError),
+        ({"max_branching": 5000}, InputError),
+        ({"budgets": 70_000}, InputError),
         ({"beside": "oak"}, InputError),
         ({"rule": "nonesuch"}, RuleError),
         ({"rule": "resispec:fill=nonesuch"}, RuleError),
@@ -210,3 +213,46 @@ def test_a_missing_dump_and_a_bad_budget():
 def test_rules_over_several_levels_have_no_tree_programme(dump, name):
     with pytest.raises(RuleError):
         plan_trees(dump, name, 8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--budget", "70000"], ["--depth", "1000"], ["--max-branching", "5000"], ["--out", "."]],
+)
+def test_arguments_out_of_range_are_refused_before_the_work(dump, arguments, monkeypatch):
+    monkeypatch.setattr(measuring, "exact_law", lambda *_, **__: pytest.fail("worked"))
+    with pytest.raises(InputError):
+        run(dump.path, *arguments)
+
+
+def test_a_slow_run_says_so(dump, monkeypatch, capsys):
+    plan_trees(dump, budgets=8, beside="d3b2", max_branching=2, progress=True)
+    assert "minutes" not in capsys.readouterr().err
+    for module in (measuring, planning):
+        monkeypatch.setattr(module, "SLOW_SECONDS", 0.0)
+    plan_trees(dump, budgets=8, beside="d3b2", max_branching=2, progress=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "search over 8 nodes takes about" in said
+    assert f"{dump.n_positions} positions at" in said and "shortens it" in said
+    plan_trees(dump, budgets=8, beside="d3b2", max_branching=2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_deep_tree_fits_in_the_table(dump):
+    chain = GrowMap([[i + 1] for i in range(1000)] + [[]])
+    report = plan_trees(dump, budgets=8, beside=[chain], depth=3, max_branching=2)
+    console = Console(width=110, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        console.print(report.table())
+    assert "..." in captured.get() and len(captured.get().splitlines()) < 25
+
+
+def test_one_prompt_and_texts_shorter_than_the_trees(tmp_path):
+    logits = np.random.default_rng(3).normal(size=(2, 2, 5))
+    with write_dump(tmp_path / "one", [logits[0]], [logits[1]], [[1, 2]]) as one:
+        report = plan_trees(one, budgets=6, beside="d7b1", max_branching=2)
+    assert any("one prompt: nothing is held out" in note for note in report.notes)
+    assert report.trees[1]["fit"]["mean"] is None
+    assert "6 consecutive positions" in report.trees[1]["fit"]["reason"]
+    assert report.trees[1]["model_eal"] > 1

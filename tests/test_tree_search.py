@@ -1,6 +1,7 @@
 """The dynamic programme against every ordered tree, its limits, and its speed."""
 
 import time
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -190,6 +191,8 @@ def test_256_nodes_take_seconds():
         {"depth": 0},
         {"depth": 65},
         {"max_branching": 0},
+        {"max_branching": 1025},
+        {"max_branching": 2.0},
         {"acceptance": []},
         {"acceptance": [[0.5]]},
         {"acceptance": [1.5]},
@@ -204,6 +207,45 @@ def test_256_nodes_take_seconds():
 def test_bad_arguments(arguments):
     with pytest.raises(InputError):
         optimise_tree(**({"acceptance": [0.5], "budget": 4} | arguments))
+
+
+@pytest.mark.parametrize(
+    "acceptance, message",
+    [
+        ({1025: np.zeros(1025)}, "1025 children: at most 1024"),
+        ({1: [0.5], 5000: np.zeros(5000)}, "5000 children"),
+        (["a"], "acceptance has the type <U1"),
+        ("ab", "acceptance has the type"),
+        ([0.5 + 0j], "complex"),
+        (np.array([0.5], dtype=complex), "complex"),
+        ({1: ["a"]}, r"acceptance\[1\] has the type"),
+        ({1: [[0.5], [0.1, 0.2]]}, r"acceptance\[1\] is not an array"),
+        ([None], "type object"),
+        ([True], "type bool"),
+        (None, "type object"),
+        ({None: [0.5]}, "number of children is None"),
+        (np.ma.array([0.5, 0.2], mask=[False, True]), "masked"),
+        ({2: np.ma.array([0.5, 0.2], mask=[True, False])}, r"acceptance\[2\] .*masked"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "datetime64"),
+        (0.5, "shape"),
+    ],
+)
+def test_acceptance_that_is_no_row_of_numbers(acceptance, message):
+    for function in (
+        lambda a: optimise_tree(a, 4),
+        lambda a: model_eal(GrowMap.complete("d2b1"), a),
+    ):
+        with pytest.raises(InputError, match=message):
+            function(acceptance)
+
+
+def test_other_types_of_numbers():
+    expected = optimise_tree([0.5, 0.25], 6)
+    row = np.array([0.5, 0.25], dtype=np.float32)
+    for same in (row, np.ma.array(row), [Fraction(1, 2), Fraction(1, 4)], tuple(row)):
+        assert optimise_tree(same, 6) == expected
+    assert optimise_tree([1, 0], 3) == optimise_tree([1.0, 0.0], 3)
+    assert optimise_tree(np.full(5000, 1e-4), 3).max_branching == 1024
 
 
 def test_a_search_goes_no_further_than_its_budget():
