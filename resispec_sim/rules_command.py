@@ -111,7 +111,8 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
 
 
 def _values(default: Any, choices: list[str]) -> str:
-    """The default, then the other words that an option takes."""
+    """The default, then the other words that an option takes on a line of their own."""
     if default is None:
         return "(its own)"
-    return "|".join([str(default), *[word for word in choices if word != default]])
+    others = "|".join(word for word in choices if word != default)
+    return f"{default}\n    or {others}" if others else str(default)

@@ -195,7 +195,7 @@ def test_other_temperatures_and_counts_have_no_eal(dumps):
         ({"rules": "specinfer,spechub", "siblings": 3}, RuleError),
         ({"temperatures": (0.5, 1.0)}, InputError),
         ({"other": "no-such-dump", "rules": "specinfer"}, DumpError),
-        ({"other": "no-such-dump"}, InputError),
+        ({"other": "no-such-dump", "rules": "specinfer,nss"}, InputError),
     ],
 )
 def test_bad_arguments(dumps, arguments, error):

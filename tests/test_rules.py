@@ -167,7 +167,19 @@ def test_labels_read_back(rule):
 
 
 def test_rule_text():
-    assert set(RULES) == {"specinfer", "resispec"}
+    assert set(RULES) == {
+        *(
+            "rejection",
+            "specinfer",
+            "resispec",
+            "rrs-wor",
+            "k-seq",
+            "spechub",
+            "nss",
+            "target-only",
+        ),
+        *("exact-shaping", "resispec-wor", "resispec-eagle", "block", "traversal"),
+    }
     assert parse_rule("specinfer") == SpecInfer()
     assert parse_rule("resispec").label == "resispec[capacity,minimal]"
     assert parse_rule(" resispec:fill=water, budget=applied ") == ResiSpec("water", "applied")
@@ -179,7 +191,7 @@ def test_rule_text():
     "text",
     [
         "",
-        "nss",
+        "rrs",
         "resispec:fill",
         "resispec:fill=",
         "resispec:",

@@ -30,7 +30,7 @@ def test_the_table_names_every_rule(capsys, monkeypatch, columns):
     first = {line.split()[0] for line in out.splitlines() if line.strip()}
     assert set(RULES) <= first
     assert max(map(len, out.splitlines())) <= int(columns)
-    assert "fill=capacity" in out and "arXiv:2411.05289" in out
+    assert "fill=capacity" in out and "or water|index" in out and "arXiv:2411.05289" in out
 
 
 def test_json(capsys):

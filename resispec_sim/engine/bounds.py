@@ -143,11 +143,14 @@ def _check_rows(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Rows, 
 
 def _of_prefixes(target: Rows, draft: Rows, n_siblings: int, replacement: bool) -> Rows:
     p, q = _sort_by_ratio(target, draft)
-    in_prefix = np.minimum(np.cumsum(q, axis=-1), 1.0) ** n_siblings
-    if not replacement:
+    # extended precision where the machine has it: sums of 1e5 equal terms are off by 1e-12 otherwise
+    held = np.cumsum(p, axis=-1, dtype=np.longdouble)
+    if replacement:
+        in_prefix = np.minimum(np.cumsum(q, axis=-1, dtype=np.longdouble), 1.0) ** n_siblings
+    else:
         in_prefix = _all_in_prefix(q, n_siblings)
     # the empty set gives 1
-    least = np.minimum((np.cumsum(p, axis=-1) - in_prefix).min(axis=-1), 0.0)
+    least = np.minimum((held - in_prefix).min(axis=-1), 0.0).astype(np.float64)
     return np.clip(1.0 + least, 0.0, 1.0)
 
 

@@ -17,6 +17,7 @@ from resispec_sim.engine.rrs_wor import rrs_wor_outcome
 from resispec_sim.engine.single_path import single_path_outcome
 from resispec_sim.engine.specinfer import specinfer_outcome
 from resispec_sim.rules import (
+    RULES,
     Nss,
     PositionRule,
     ResiSpec,
@@ -54,13 +55,12 @@ def outcome_of(
     few = method == "exact" or cost_of_all(rule, draft_probs, n_siblings) <= max_paths
     if type(rule) is RrsWor and n_siblings > 3 and method != "sampled" and few:
         engine = _generic(rule, budget)
-    if rule.siblings == "without_replacement":
-        # Tokens with p/q beyond the float range count as never drafted, but are drawn once no other
-        # token is left.
+    if rule.siblings == "without_replacement" and n_siblings > 1:
+        # The engines made for one rule count tokens with p/q beyond the float range as never drafted;
+        # without replacement such a token can come to hold nearly all the draft that is left.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            usual = int(((draft_probs > 0) & np.isfinite(target_probs / draft_probs)).sum())
-        if usual < min(n_siblings, int((draft_probs > 0).sum())):
-            engine = _generic(rule, budget)
+            if (np.isinf(target_probs / draft_probs) & (draft_probs > 0)).any():
+                engine = _generic(rule, budget)
     outcome = engine(target_probs, draft_probs, n_siblings)
     if outcome.method == "exact":
         check_mass(outcome.output_probs, f"the law of {rule.label}")
@@ -92,7 +92,8 @@ def _engine_of(rule: PositionRule, budget: dict) -> Engine:
     if isinstance(rule, SequentialRule):
         one_path = (rule.path_free and rule.siblings == "iid") or rule.siblings == "topk"
         if one_path:
-            return lambda p, q, n: single_path_outcome(rule, p, q, n)
+            trusted = kind in RULES.values()
+            return lambda p, q, n: single_path_outcome(rule, p, q, n, trusted=trusted)
     return _generic(rule, budget)
 
 

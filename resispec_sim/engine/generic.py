@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.result import Outcome, check_accept_probs
+from resispec_sim.engine.result import Outcome, check_accept_probs, check_residual
 from resispec_sim.errors import InputError
 from resispec_sim.rules.base import PositionRule, SequentialRule
 from resispec_sim.rules.siblings import next_draw, sibling_tuples
@@ -66,12 +66,21 @@ def generic_outcome(
             f"{np.count_nonzero(draft_probs)} tokens, too many to walk: use method='sampled' or 'auto', "
             "which need a SequentialRule"
         )
+    # a rule that edits what it is given is stopped there, not believed
+    target_probs, draft_probs = read_only(target_probs), read_only(draft_probs)
     few = method == "exact" or (method != "sampled" and needed <= max_paths)
     if not isinstance(rule, SequentialRule):
         return _every_tuple(rule, target_probs, draft_probs, n_siblings)
     if few:
         return _every_path(rule, target_probs, draft_probs, n_siblings)
     return _drawn_paths(rule, target_probs, draft_probs, n_siblings, max_paths / cost, seed)
+
+
+def read_only(values: FloatArray) -> FloatArray:
+    """A view that cannot be written to."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def cost_of_all(rule: PositionRule, draft_probs: FloatArray, n_siblings: int) -> float:
@@ -96,11 +105,14 @@ def _every_tuple(rule: PositionRule, p: FloatArray, q: FloatArray, n: int) -> Ou
     n_paths = 0
     for weight, siblings in sibling_tuples(rule.siblings, q, n):
         decision = rule.decide(p, q, siblings)
+        chances = np.asarray(decision.accepted, dtype=np.float64)
+        check_accept_probs(chances, np.ones(len(siblings)), rule.label)
+        check_accept_probs(chances.sum(keepdims=True), np.ones(1), rule.label)
         left = 1.0
         for i, (token, accept) in enumerate(zip(siblings, decision.accepted, strict=True)):
             by_token[i, token] += weight * accept
             left -= accept
-        rest += weight * max(left, 0.0) * decision.residual
+        rest += weight * max(left, 0.0) * check_residual(decision.residual, rule.label, weight)
         n_paths += 1
     return Outcome(by_token.sum(axis=0) + rest, by_token.sum(axis=1), by_token, "exact", n_paths)
 
@@ -113,7 +125,7 @@ def _every_path(rule: SequentialRule, p: FloatArray, q: FloatArray, n: int) -> O
         weight, drawn, state = pending.pop()
         law = next_draw(rule.siblings, q, drawn) if len(drawn) < n else None
         if law is None:
-            rest += weight * rule.last_residual(state)
+            rest += weight * check_residual(rule.last_residual(state), rule.label, weight)
             n_paths += 1
             continue
         accept = check_accept_probs(rule.accept_probs(state), law, rule.label)
@@ -158,7 +170,9 @@ def _drawn_paths(
                 state = rule.after_rejection(state, token)
                 drawn = (*drawn, token)
             if weight > 0.0:
-                rest[batch] += weight * rule.last_residual(state)
+                rest[batch] += weight * check_residual(
+                    rule.last_residual(state), rule.label, weight * per_batch
+                )
     return sampled_result(by_token, rest, per_batch * N_BATCHES)
 
 

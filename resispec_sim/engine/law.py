@@ -16,6 +16,7 @@ from resispec_sim.engine.result import Outcome
 from resispec_sim.errors import InputError, RuleError, VocabularyError
 from resispec_sim.probs import check_probs
 from resispec_sim.rules import PositionRule, Rule, parse_rule
+from resispec_sim.rules.siblings import POSITION_SCHEMES
 from resispec_sim.types import Method
 
 FloatArray = NDArray[np.float64]
@@ -160,13 +161,18 @@ def check_engine(rule: Rule) -> PositionRule:
     Raises
     ------
     RuleError
-        If it verifies several levels at once, so that it has no law at one position.
+        If it verifies several levels at once, so that it has no law at one position, or draws its
+        siblings in an unknown way.
     """
     if not isinstance(rule, PositionRule):
         raise RuleError(
             f"{rule.label} verifies a {rule.siblings}, not one position: use "
             "resispec_sim.sequences.sequence_law"
             + (" or `resispec chain`" if rule.siblings == "chain" else "")
+        )
+    if rule.siblings not in POSITION_SCHEMES:
+        raise RuleError(
+            f"{rule.label} draws siblings {rule.siblings!r}; use one of {', '.join(POSITION_SCHEMES)}"
         )
     return rule
 

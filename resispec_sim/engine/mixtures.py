@@ -34,7 +34,7 @@ def value_at(y, state, n_terms, space):
     py, qy = space.p[y], space.q[y]
     value = state[-1, C_ALL] * py
     for j in range(n_terms):
-        value += state[j, C] * min(state[j, TAU] * qy, py)
+        value += state[j, C] * (py if y < state[j, INDEX] else state[j, TAU] * qy)
     return value
 
 
@@ -88,6 +88,9 @@ def reject(x, weight, clip, before, n_before, after, space, tokens, n_tokens, wa
         after[-1, C_ALL], after[-1, TAIL], after[-1, W] = 1.0 if full else 0.0, share, weight
         if full:
             return 0
+        if tau <= 0.0 and index > 0:
+            # every token that is left is full; the rejected ones above do not count
+            tau = space.rho[index - 1]
         after[0, C], after[0, TAU], after[0, INDEX] = 1.0, tau, index
         return 1
     cut, n_below, above = cut_at(clip, before, n_before)
@@ -132,7 +135,8 @@ def add_mixture(scale, state, n_terms, cut, n_below, above, space, tokens, n_tok
         mass += c * mass_below(tau, index, space, tokens, n_tokens)
         for i in range(n_tokens):
             e = tokens[i]
-            point[row, e] -= scale * c * min(space.p[e], tau * space.q[e])
+            held = space.p[e] if e < index else tau * space.q[e]
+            point[row, e] -= scale * c * held
     if above > 0.0:
         index = index_below(cut, space.rho, space.n_drafted)
         cnt[row, index] += scale * above

@@ -26,6 +26,7 @@ from resispec_sim.engine.mixtures import (
 from resispec_sim.engine.ratio_look_up import index_below
 
 PROBES = 64
+ROUNDING = 8e-16  # share of a draw below which a rejection is rounding
 LIGHTEST = 1e-250  # lighter paths carry nothing that could be seen
 
 
@@ -52,7 +53,7 @@ def walk_all(space, n, water, most, sums):
             continue
         state = states[i]
         weight = clip[i] * space.q[x] - value_at(x, state, n_terms[i], space)
-        if weight <= LIGHTEST:
+        if weight <= LIGHTEST or weight <= ROUNDING * clip[i] * space.q[x]:
             continue
         steps += 1
         if steps > most:
@@ -137,7 +138,7 @@ def walk_drawn(space, prefix_q, n, water, uniforms, sums):
                 reach = 0.0
                 break
             weight = clip[i] * space.q[x] - value_at(x, state, k, space)
-            if weight <= LIGHTEST:
+            if weight <= LIGHTEST or weight <= ROUNDING * clip[i] * space.q[x]:
                 reach = 0.0
                 break
             tokens[i] = x

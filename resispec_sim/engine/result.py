@@ -117,8 +117,10 @@ def check_accept_probs(
     Raises
     ------
     MassError
-        If one, of a token that can be drawn, is outside [0, 1] by more than 1e-9 or not a number.
+        If one, of a token that can be drawn, is outside [0, 1] by more than 1e-9 or not a number, or
+        if there is not one per token.
     """
+    accept = _as_floats(accept, draw.shape, f"{what}: accept_probs")
     used = accept[draw > 0]
     if not ((used >= -1e-9) & (used <= 1 + 1e-9)).all():
         raise MassError(
@@ -126,3 +128,29 @@ def check_accept_probs(
             "[0, 1]; check the rule's accept_probs"
         )
     return np.where(draw > 0, np.clip(accept, 0.0, 1.0), 0.0)
+
+
+def check_residual(residual: NDArray[np.float64], what: str, weight: float) -> NDArray[np.float64]:
+    """Return the law after the last rejection after checking that it is one (`MassError`).
+
+    `weight` is the probability of getting there: on a path that hardly exists, rounding may be large.
+    """
+    size = np.shape(residual)
+    residual = _as_floats(residual, size if len(size) == 1 else (-1,), f"{what}: last_residual")
+    total = float(residual.sum())
+    off = max(abs(total - 1.0), -float(residual.min()))
+    if not off * min(weight, 1.0) <= 1e-9:
+        raise MassError(
+            f"{what} ends with a residual that sums to {total}, the least entry is {residual.min()}: it "
+            "must be a distribution; check the rule's last_residual"
+        )
+    return residual
+
+
+def _as_floats(values: object, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
+    found = np.asarray(values)
+    if found.shape != shape or found.dtype.kind not in "fiub":
+        raise MassError(
+            f"{what} gives {found.dtype} of shape {found.shape}: it must give one number per token, (V,)"
+        )
+    return found.astype(np.float64)

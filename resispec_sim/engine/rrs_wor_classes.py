@@ -24,7 +24,7 @@ MAX_MERGED = 1024  # classes of the others
 HEAVY = 0.05  # tokens above it are classes of their own, so that what they leave can be summed anew
 TAIL = 1e-7
 PAIR_COST = 4  # path-steps that a pair of classes counts as
-TINY = 1e-290
+TINY = 1e-13  # residual mass below which what is left is rounding
 
 
 class Classes(NamedTuple):
@@ -163,6 +163,8 @@ def walk_pairs(space, classes, scale, plus, minus, rest):
         through, through_low = 0.0, 0.0
         for u in range(n_classes):
             begin, end = classes.start[u], classes.start[u + 1]
+            if u == v and classes.only[v] >= 0:
+                continue  # a token is not drawn twice
             # where a second sibling with rho below the level can be refused; levels rise with v
             at = cut[u]
             while at < end and classes.rho[at] < level:

@@ -16,7 +16,7 @@ from resispec_sim.engine.result import Outcome
 
 MAX_PATHS = 16_384
 LEVEL_COST = 64  # path-steps that one level of a path counts as
-TINY = 1e-290
+TINY = 1e-13  # residual mass below which what is left is rounding: paths weigh as much
 
 
 def sampled_rrs_wor(
@@ -51,15 +51,19 @@ def walk_drawn(space, prefix_q, n_siblings, uniforms, scale, plus, minus, emitte
     tokens = np.zeros(n_siblings, np.int64)
     stuck = 0.0
     for path in range(n_paths):
-        reach, multiplier, left, k_left, drawn = 1.0 / n_paths, 0.0, 1.0, 0, 0.0
+        reach, multiplier, left, k_left = 1.0 / n_paths, 0.0, 1.0, 0
         n_tokens = 0
+        open_mass = 1.0
         for i in range(n_siblings):
-            open_mass = 1.0 - drawn
-            if open_mass < 1e-3:
-                open_mass = 0.0
-                for y in range(n_drafted):
-                    if not _contains(tokens, n_tokens, y):
-                        open_mass += q[y]
+            if i > 0:
+                before = open_mass
+                open_mass -= q[tokens[n_tokens - 1]]
+                if open_mass < 1e-3 * before:
+                    # the difference has lost its digits: sum anew
+                    open_mass = 0.0
+                    for y in range(n_drafted):
+                        if not _contains(tokens, n_tokens, y):
+                            open_mass += q[y]
             if open_mass <= 0.0 or left <= TINY:
                 break
             level = multiplier + left / open_mass
@@ -81,7 +85,6 @@ def walk_drawn(space, prefix_q, n_siblings, uniforms, scale, plus, minus, emitte
                 break
             tokens[n_tokens] = token
             n_tokens += 1
-            drawn += q[token]
             multiplier += scale * left / open_mass
             k_left = index_below(multiplier, rho, n_drafted)
             left = uncovered(multiplier, k_left, space)

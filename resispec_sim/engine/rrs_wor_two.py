@@ -11,6 +11,8 @@ from resispec_sim.engine.result import Outcome
 
 FloatArray = NDArray[np.float64]
 
+NEGLIGIBLE = 1e-13
+
 
 def up_to_two(space: RatioSpace, n: int, scale: float) -> Outcome:
     """Law of one or two siblings in ratio order; `scale` multiplies what a rejection adds to ``C``."""
@@ -22,8 +24,11 @@ def up_to_two(space: RatioSpace, n: int, scale: float) -> Outcome:
     reach = float(weight.sum())
     residual = left / left.sum() if left.any() else p
     rest = reach * residual
-    if n == 2 and reach > 0.0 and left.any():
-        second, rest = _second(space, weight, scale)
+    if n == 2:
+        second = np.zeros_like(p)
+        # below that, what is rejected at all is rounding
+        if reach > NEGLIGIBLE and float(left.sum()) > NEGLIGIBLE:
+            second, rest = _second(space, weight, scale)
         by_token.append(second)
     masses = np.stack(by_token)
     return Outcome(masses.sum(axis=0) + rest, masses.sum(axis=1), masses, "exact", n * space.n_over)

@@ -128,7 +128,7 @@ class SequentialRule(PositionRule):
         accepted: list[Any] = []
         reach: Any = 1
         for token in siblings:
-            accept = self.accept_probs(state)[token]
+            accept = plain(self.accept_probs(state)[token])
             accepted.append(reach * accept)
             reach = reach * (1 - accept)
             if reach <= 0:
@@ -236,6 +236,11 @@ def without_token(probs: np.ndarray, token: int) -> np.ndarray:
     rest = probs.copy()
     rest[token] = 0 * rest[token]  # stays a Fraction where it is one
     return normalised(rest, rest)
+
+
+def plain(value: Any) -> Any:
+    """A numpy number as Python's own; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def number_like(value: Any, template: np.ndarray) -> Any:

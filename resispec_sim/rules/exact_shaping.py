@@ -18,8 +18,8 @@ from resispec_sim.rules.base import (
 EXACT_STEPS = 24
 """Bisections in rationals before the last piece of a piecewise linear equation is tried."""
 
-ROUNDING = 4e-15
-"""What counts as rounding in floats, where the probabilities themselves do not sum to 1."""
+ROUNDING = 2e-15
+"""What counts as rounding per sibling: in floats the probabilities themselves do not sum to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ def solve_level(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
 
     exact = target.dtype == object
     low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
-    least = 0 if exact else -ROUNDING
+    least = 0 if exact else -ROUNDING * n_siblings
     at_low = left(low)
     if at_low >= least:
         return low

@@ -44,8 +44,9 @@ class KSeq(SequentialRule):
     Examples
     --------
     >>> p, q = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.5, 0.0])
-    >>> KSeq().decide(p, q, [0, 1])
-    Decision(accepted=[0.5, 0.0], residual=array([0., 0., 1.]))
+    >>> decision = KSeq().decide(p, q, [0, 1])
+    >>> [round(a, 6) for a in decision.accepted], decision.residual.tolist()
+    ([0.292893, 0.207107], [0.0, 0.0, 1.0])
     """
 
     factor: Any = None

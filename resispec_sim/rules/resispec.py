@@ -113,8 +113,10 @@ class ResiSpec(ResidualRule):
 
         This is ``norm((R - K)+)`` without the cancellation of ``R - (R - r)``.
         """
-        kept, mass = self._keep(to_array(residual), to_array(draft), token)
-        return like(residual, kept / mass)
+        old = to_array(residual)
+        kept, mass = self._keep(old, to_array(draft), token)
+        # nothing off the token: only rounding lets it be rejected then
+        return like(residual, kept / mass if (kept > 0).any() else old)
 
     def _keep(self, residual: np.ndarray, draft: np.ndarray, token: int) -> tuple[np.ndarray, Any]:
         """The kept mass ``r`` per token, and its sum ``Z``."""

@@ -34,7 +34,7 @@ class ResiSpecWor(ResidualRule):
     --------
     >>> p, q = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.25, 0.25])
     >>> ResiSpecWor().decide(p, q, [0, 1]).accepted
-    [0.5, 0.375]
+    [0.5, 0.4]
     """
 
     fill: Fill = "capacity"

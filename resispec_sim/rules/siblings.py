@@ -20,6 +20,9 @@ SCHEMES: dict[str, str] = {
 }
 
 
+POSITION_SCHEMES = ("iid", "without_replacement", "topk", "hub")
+
+
 def next_draw(scheme: Siblings, draft: np.ndarray, drawn: Sequence[int]) -> np.ndarray | None:
     """Law of the next sibling given the earlier ones, or None where no token is left to draw.
 
@@ -59,8 +62,8 @@ def sibling_tuples(
 
     Examples
     --------
-    >>> list(sibling_tuples("topk", np.array([0.5, 0.2, 0.3]), 2))
-    [(1.0, (0, 2))]
+    >>> [drawn for _, drawn in sibling_tuples("topk", np.array([0.5, 0.2, 0.3]), 2)]
+    [(0, 2)]
     """
     pending: list[tuple[Any, tuple[int, ...]]] = [(1, ())]
     while pending:

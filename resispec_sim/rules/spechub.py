@@ -10,6 +10,7 @@ from resispec_sim.rules.base import (
     Decision,
     PositionRule,
     normalised,
+    plain,
     total_of,
 )
 from resispec_sim.rules.siblings import Siblings
@@ -64,7 +65,7 @@ class SpecHub(PositionRule):
         if not others:
             residual = target.copy()
             residual[first] = 0 * residual[first]
-            return Decision([target[first]], normalised(residual, target))
+            return Decision([plain(target[first])], normalised(residual, target))
         plan = plan_hub(target, draft)
         if first == plan.hub:
             token, drawn, moved, share = (
@@ -78,7 +79,7 @@ class SpecHub(PositionRule):
         onto_token = moved[token] / drawn[token]
         onto_hub = (1 - onto_token) * share
         accepted = [onto_hub, onto_token] if first == plan.hub else [onto_token, onto_hub]
-        return Decision(accepted, plan.residual)
+        return Decision([plain(value) for value in accepted], plan.residual)
 
 
 def plan_hub(target: np.ndarray, draft: np.ndarray) -> HubPlan:
