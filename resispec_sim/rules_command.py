@@ -93,10 +93,10 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
     grid.add_column("rule", no_wrap=True)
     for name in ("exact", "siblings", "cost of a law"):
         grid.add_column(name, overflow="fold")
-    grid.add_column("source", overflow="fold", min_width=len("arXiv:2305.09781"))
+    grid.add_column("source", no_wrap=True)
     for rule in found:
         options = "\n".join(
-            f"  {key}={_values(value, rule['choices'].get(key, []))}"
+            f" {key}={_values(value, rule['choices'].get(key, []))}"
             for key, value in rule["options"].items()
         )
         only = "" if rule["n_siblings"] is None else f"; {rule['n_siblings']} of them"
@@ -105,7 +105,7 @@ def table(found: list[dict[str, Any]]) -> "RenderableType":
             Text("yes", style="green") if rule["exact"] else Text("no", style="red"),
             Text(rule["siblings_words"] + only),
             Text(rule["complexity"]),
-            Text(rule["paper"]),
+            Text(rule["paper"].replace(", arXiv", ",\narXiv").replace(" on ", "\non ")),
         )
     return grid
 
@@ -115,4 +115,4 @@ def _values(default: Any, choices: list[str]) -> str:
     if default is None:
         return "(its own)"
     others = "|".join(word for word in choices if word != default)
-    return f"{default}\n    or {others}" if others else str(default)
+    return f"{default}\n   or {others}" if others else str(default)
