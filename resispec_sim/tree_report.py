@@ -133,7 +133,7 @@ def _render(report: TreeReport) -> RenderableType:
 
 
 def _branching(counts: list[int]) -> str:
-    shown = [str(count) for count in counts[:12]] + ["..."] * (len(counts) > 12)
+    shown = [str(count) for count in counts[:8]] + ["..."] * (len(counts) > 8)
     return "-".join(shown) or "none"
 
 
