@@ -154,7 +154,9 @@ CORRECT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x)))
+@pytest.mark.parametrize(
+    ("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x))
+)
 def test_correct_verifiers_in_rationals(name, verify, siblings, n_max):
     for _, target, draft in EDGE_PAIRS:
         for n_siblings in range(1, n_max + 1) if len(target) <= 4 else [1]:
@@ -162,11 +164,12 @@ def test_correct_verifiers_in_rationals(name, verify, siblings, n_max):
             assert law.output_probs == list(target)
 
 
-@pytest.mark.parametrize(("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x)))
+@pytest.mark.parametrize(
+    ("name", "verify", "siblings", "n_max"), CORRECT, ids=lambda x: getattr(x, "__name__", str(x))
+)
 def test_correct_verifiers_are_called_exact(name, verify, siblings, n_max):
-    for n_siblings in range(1, n_max + 1):
-        report = audit(verify, n_siblings, siblings=siblings, mode="exact")
-        assert report.verdict == "exact", report
+    report = audit(verify, n_max, siblings=siblings, mode="exact")
+    assert report.verdict == "exact", report
 
 
 def test_temperature_at_drafting_only():

@@ -1,6 +1,7 @@
 """Calls a verifier at given uniforms: which of them it reads, what it returns, how it fails."""
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -75,6 +76,12 @@ class _Tracked(np.ndarray):
         self.log = getattr(origin, "log", [])
 
     def __getitem__(self, key: Any) -> Any:
+        if (
+            self.ndim == 1
+            and isinstance(key, int | np.integer)
+            and not -self.size <= key < self.size
+        ):
+            raise IndexError(_asks(int(key), self.size))
         value = np.ndarray.__getitem__(self, key)
         if type(key) is int:
             self.log.append(self.places[key])
@@ -126,6 +133,28 @@ for _name in dir(np.ndarray):
         setattr(_Tracked, _name, _reading(_name))
 
 
+_PAST_THE_END = re.compile(
+    r"index (\d+) is out of bounds for (?:axis|dimension) \d+ with size (\d+)"
+)
+
+
+def _asks(index: int, n_uniforms: int) -> str:
+    wanted = index + 1 if index >= 0 else -index
+    return (
+        f"asks for uniform {wanted} of {n_uniforms}: pass n_uniforms={wanted} / --uniforms {wanted}"
+    )
+
+
+def _raised(error: BaseException, n_uniforms: int) -> str:
+    text = str(error)
+    if isinstance(error, IndexError) and text.startswith("asks for uniform"):
+        return text
+    past = _PAST_THE_END.search(text)
+    if past and int(past[2]) == n_uniforms:
+        text += f" (if that is a uniform: {_asks(int(past[1]), n_uniforms)})"
+    return f"raises {type(error).__name__}: {text}"
+
+
 def _read(value: Any) -> Any:
     if isinstance(value, _Tracked):
         value.log.extend(value.places)
@@ -152,6 +181,7 @@ class Caller:
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     n_calls: int = 0
     n_failed: int = 0
+    n_unusable: int = 0
 
     def __post_init__(self) -> None:
         self._p, self._q = self.target.copy(), self.draft.copy()
@@ -197,9 +227,11 @@ class Caller:
         self.n_calls += 1
         try:
             result = self.verify(self._p, self._q, siblings, uniforms)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # user code may even exit
             kind = type(error).__name__
-            self._note("raises", kind, f"raises {kind}: {error}", ids, point)
+            self._note("raises", kind, _raised(error, len(point)), ids, point)
             seen = NONE, NONE
             self.n_failed += 1
         else:
@@ -222,9 +254,11 @@ class Caller:
         order = tuple(range(points.shape[1]))
         try:
             tokens, accepted = self.verify.batch(p, q, siblings, points.copy())
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # user code may even exit
             kind = type(error).__name__
-            self._note("raises", kind, f"raises {kind}: {error}", ids[0], points[0])
+            self._note("raises", kind, _raised(error, points.shape[1]), ids[0], points[0])
             self.n_failed += rows
             return [Seen(NONE, NONE, order)] * rows
         found = []
@@ -240,6 +274,11 @@ class Caller:
             self._p[:], self._q[:] = self.target, self.draft
 
     def _check(self, result: Any, ids: Sequence[int], point: Floats) -> tuple[int, int]:
+        seen = self._judge(result, ids, point)
+        self.n_unusable += seen[0] == NONE
+        return seen
+
+    def _judge(self, result: Any, ids: Sequence[int], point: Floats) -> tuple[int, int]:
         try:
             emitted, idx = result
         except (TypeError, ValueError):
@@ -260,7 +299,11 @@ class Caller:
         except TypeError:
             accepted = len(ids)
         if idx is not None and not (0 <= accepted < len(ids) and ids[accepted] == token):
-            text = f"says that sibling {idx!r} is accepted, but emits token {token}"
+            text = (
+                "returns accepted_idx -1: return None where no sibling is accepted"
+                if accepted == -1
+                else f"says that sibling {idx!r} is accepted, but emits token {token}"
+            )
             self._note("bad accepted index", "idx", text, ids, point)
             accepted = NONE
         if self.target[token] == 0:

@@ -23,6 +23,7 @@ def audit_command(
     uniforms: int | None = None,
     mode: Literal["auto", "exact", "sampling"] = "auto",
     batch: Literal["no", "float64", "float32"] = "no",
+    tolerance: float | None = None,
     alpha: float = AUDIT.alpha,
     max_samples: int = AUDIT.max_samples,
     seed: int = AUDIT.seed,
@@ -31,7 +32,8 @@ def audit_command(
     """Find out whether a verifier of your own emits tokens that follow the target.
 
     The verifier is verify(target_probs, draft_probs, sibling_ids, uniforms) -> (token, accepted_idx).
-    Exit code: 0 exact, 1 biased, 2 error, 3 undecided (sampling found nothing).
+    Exit code: 0 exact, 1 biased, 2 error, 3 undecided (nothing found). 2 is also that of a verifier some
+    of whose calls fail or break the interface, where the law is right as far as it could be computed.
 
     Parameters
     ----------
@@ -47,6 +49,8 @@ def audit_command(
         exact computes laws for small vocabularies; sampling is a sequential test.
     batch : str
         float64 or float32: the verifier is a torch function on batches, in this precision.
+    tolerance : float, optional
+        exact: total variation distance that counts as rounding. Default: 1e-9, or 1e-5 for float32.
     alpha : float
         Sampling: probability with which an exact verifier may be called biased.
     max_samples : int
@@ -68,6 +72,7 @@ def audit_command(
         n_uniforms=uniforms,
         siblings=drafting,
         mode=mode,
+        tolerance=tolerance,
         alpha=alpha,
         max_samples=max_samples,
         seed=seed,
@@ -80,7 +85,7 @@ def audit_command(
         # into a pipe rich assumes 80 columns; a user's COLUMNS still rules
         wide = sys.stdout.isatty() or "COLUMNS" in os.environ
         Console(width=None if wide else 110).print(report.table())
-    return EXIT_CODES[report.verdict]
+    return 2 if report.verdict == "undecided" and report.findings else EXIT_CODES[report.verdict]
 
 
 def load_function(text: str) -> Any:
@@ -96,7 +101,9 @@ def load_function(text: str) -> Any:
         raise InputError(f"{text!r} names no function; write module:function or file.py:function")
     try:
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may even exit when it is imported
         raise InputError(
             f"{text!r}: importing {place} fails: {type(error).__name__}: {error}"
         ) from error

@@ -53,17 +53,16 @@ def enumerate_siblings(
         found = sibling_tuples(siblings, draft, n_siblings)  # type: ignore[arg-type]
         return [(float(weight), ids) for weight, ids in found]
     masses: dict[tuple[int, ...], float] = {}
-    for weight, drawn in siblings(target.copy(), draft.copy(), n_siblings):
-        ids = tuple(int(token) for token in drawn)
+    for weight, ids in _own_tuples(siblings, target, draft, n_siblings):
         if len(ids) > n_siblings or any(not 0 <= token < len(target) for token in ids):
             raise InputError(
                 f"siblings: {scheme_name(siblings)} yields {list(ids)} for {len(target)} tokens and "
                 f"{n_siblings} siblings; give ids of tokens, no more of them than asked for"
             )
-        if not float(weight) >= 0:
+        if not weight >= 0:
             raise InputError(f"siblings: {scheme_name(siblings)} yields the probability {weight!r}")
-        if float(weight) > 0:
-            masses[ids] = masses.get(ids, 0.0) + float(weight)
+        if weight > 0:
+            masses[ids] = masses.get(ids, 0.0) + weight
     total = math.fsum(masses.values())
     if not abs(total - 1) < 1e-9:
         raise InputError(
@@ -71,6 +70,47 @@ def enumerate_siblings(
             f"{target.tolist()}, draft {draft.tolist()}; give pairs=[...] that suit it"
         )
     return [(mass / total, ids) for ids, mass in masses.items()]
+
+
+def _own_tuples(siblings: Drafting, target: Floats, draft: Floats, n_siblings: int) -> Tuples:
+    try:
+        return [
+            (float(weight), tuple(int(token) for token in drawn))
+            for weight, drawn in siblings(target.copy(), draft.copy(), n_siblings)
+        ]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # user code may even exit
+        raise InputError(
+            f"siblings: {scheme_name(siblings)} raises {type(error).__name__}: {error}; it is called "
+            f"as (target_probs, draft_probs, n) and yields (probability, ids), at target "
+            f"{target.tolist()}, draft {draft.tolist()}, n = {n_siblings}"
+        ) from error
+
+
+def count_tuples(siblings: str | Drafting, target: Floats, draft: Floats, n_siblings: int) -> int:
+    """How many tuples `enumerate_siblings` gives, without making those of the known schemes.
+
+    Examples
+    --------
+    >>> half = np.array([0.5, 0.5, 0.0])
+    >>> count_tuples("iid", half, half, 10), count_tuples("topk", half, half, 10)
+    (1024, 1)
+    """
+    if not isinstance(siblings, str):
+        return len(enumerate_siblings(siblings, target, draft, n_siblings))
+    support = int((draft > 0).sum())
+    match siblings:
+        case "iid":
+            return support**n_siblings
+        case "topk":
+            return 1
+        case "hub":
+            return math.perm(support, min(n_siblings, support, 2)) * math.perm(
+                max(support - 2, 0), max(0, min(n_siblings, support) - 2)
+            )
+        case _:
+            return math.perm(support, min(n_siblings, support))
 
 
 class Drafter:

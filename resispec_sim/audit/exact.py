@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from resispec_sim.audit.calling import (
     Seen,
 )
 from resispec_sim.audit.drafting import Drafting, Tuples, check_siblings, enumerate_siblings
-from resispec_sim.audit.splitting import Split, split
+from resispec_sim.audit.splitting import Asking, Split, split
 from resispec_sim.checks import check_n_siblings, check_whole
 from resispec_sim.errors import InputError
 from resispec_sim.probs import check_probs
@@ -44,6 +45,8 @@ class VerifierLaw:
         Calls of the verifier.
     assumptions : tuple of str
     findings : tuple of Finding
+    splits : tuple of (float, tuple of int, Split)
+        Every sibling tuple with its probability and its boxes.
     """
 
     target_probs: Floats
@@ -56,6 +59,12 @@ class VerifierLaw:
     n_calls: int
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    splits: tuple[tuple[float, tuple[int, ...], Split], ...] = field(default=(), repr=False)
+
+    @property
+    def excess(self) -> float:
+        """Mass that tokens get beyond the target, whatever the calls that fail would emit."""
+        return float(np.maximum(self.output_probs - self.target_probs, 0).sum())
 
     @property
     def tv(self) -> float:
@@ -77,7 +86,8 @@ def law_of_verifier(
 
     Every tuple of siblings is enumerated. For each, the interval of every uniform that the verifier
     reads is split where its result changes: between probes whose results differ the change is found
-    by bisection, and the probes lie between all ratios and cumulated sums of the inputs.
+    by bisection, and the probes lie between all ratios and cumulated sums of the inputs. Random calls check
+    the boxes; where one differs, more probes are spent, and what stays in doubt counts as unsettled.
 
     Parameters
     ----------
@@ -115,6 +125,37 @@ def law_of_verifier(
     >>> law_of_verifier(verify, [0.5, 0.3, 0.2], [0.2, 0.2, 0.6], 1).output_probs.round(9).tolist()
     [0.4, 0.32, 0.28]
     """
+    arguments = (verify, target_probs, draft_probs, n_siblings)
+    for n_probes in PROBES:
+        law = compute_law(
+            *arguments, n_uniforms=n_uniforms, siblings=siblings, seed=seed, n_probes=n_probes
+        )
+        wrong = contradictions(verify, law, seed, _CHECK_CALLS)
+        if not wrong:
+            return law
+    unseen = (wrong + 6 * math.sqrt(wrong) + 14) / _CHECK_CALLS
+    return replace(law, unsettled=min(1.0, law.unsettled + unseen))
+
+
+PROBES = (0, 64, 512)
+"""Probes of every uniform besides those that the inputs suggest: more of them where random calls show
+that boxes are not what they seemed to be."""
+
+_CHECK_CALLS = 500
+
+
+def compute_law(
+    verify: Any,
+    target_probs: ArrayLike,
+    draft_probs: ArrayLike,
+    n_siblings: int,
+    *,
+    n_uniforms: int | None = None,
+    siblings: str | Drafting = "iid",
+    seed: int = 0,
+    n_probes: int = 0,
+) -> VerifierLaw:
+    """As `law_of_verifier`, with `n_probes` more probes of every uniform, and not checked afterwards."""
     target = check_probs(target_probs, "target_probs")
     draft = check_probs(draft_probs, "draft_probs")
     if target.ndim != 1 or target.shape != draft.shape:
@@ -129,11 +170,33 @@ def law_of_verifier(
     # distributions that sum to 1 as given reach the verifier as given
     caller = Caller(verify, _as_given(target_probs, target), _as_given(draft_probs, draft))
     _check_repeats(caller, tuples, n_uniforms, seed)
-    splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed)
+    splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed, n_probes)
     if any(found.hidden_reads for found in splits):
         caller.trusts_reads = False
-        splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed)
+        splits = _split_all(caller, tuples, n_uniforms, n_siblings, seed, n_probes)
     return _assemble(caller, tuples, splits, n_siblings, n_uniforms)
+
+
+def contradictions(verify: Any, law: VerifierLaw, seed: int, n_calls: int) -> int:
+    """How many of `n_calls` random calls do not return what their box says.
+
+    If the law of the boxes is wrong by a total variation distance t, each does with probability t or
+    more: none of n does with probability ``exp(-n t)`` at most.
+    """
+    caller = Caller(verify, law.target_probs, law.draft_probs)
+    rng = np.random.default_rng([seed, n_calls])
+    chances = np.array([weight for weight, _, _ in law.splits])
+    counts = rng.multinomial(n_calls, chances / chances.sum())
+    n_uniforms = len(law.splits[0][2].boxes[0].low)
+    drawn = [rng.random((count, n_uniforms)) for count in counts]
+    rows = [
+        ids for (_, ids, _), count in zip(law.splits, counts, strict=True) for _ in range(count)
+    ]
+    seen = iter(caller.see_each(rows, np.concatenate(drawn)))
+    return sum(
+        len(found.differing(points, [next(seen) for _ in points]))
+        for (_, _, found), points in zip(law.splits, drawn, strict=True)
+    )
 
 
 def _as_given(probs: ArrayLike, checked: Floats) -> Floats:
@@ -148,23 +211,29 @@ def _check_repeats(caller: Caller, tuples: Tuples, n_uniforms: int, seed: int) -
 
 
 def _split_all(
-    caller: Caller, tuples: Tuples, n_uniforms: int, n_siblings: int, seed: int
+    caller: Caller,
+    tuples: Tuples,
+    n_uniforms: int,
+    n_siblings: int,
+    seed: int,
+    n_probes: int,
 ) -> list[Split]:
     common = residual_edges(caller.target, caller.draft, n_siblings)
+    max_scans = 100 + 24 * n_uniforms**2
     found, asking = [], []
     for number, (_, ids) in enumerate(tuples):
-        found.append(Split())
         edges = np.concatenate([common, ratio_edges(caller.target, caller.draft, ids, n_siblings)])
         rng = np.random.default_rng([seed, number])
-        asking.append(split(n_uniforms, _apart(edges), rng, caller.top, found[-1]))
+        spread = (np.arange(n_probes) + rng.random(n_probes)) / max(n_probes, 1)
+        edges = _apart(np.concatenate([edges, spread]))
+        found.append(Split())
+        asking.append(split(n_uniforms, edges, rng, caller.top, found[-1], max_scans))
+        if not caller.batched:
+            _drive(caller, ids, asking.pop())
+            if found[-1].unsettled:
+                # what is not constant on boxes for one tuple seldom is for another
+                max_scans = min(max_scans, 20)
     if not caller.batched:
-        for (_, ids), generator in zip(tuples, asking, strict=True):
-            points = next(generator)
-            try:
-                while True:
-                    points = generator.send(caller.see(ids, points))
-            except StopIteration:
-                pass
         return found
     waiting = [
         (ids, generator, next(generator))
@@ -180,6 +249,13 @@ def _split_all(
                 pass
         waiting = still
     return found
+
+
+def _drive(caller: Caller, ids: Sequence[int], generator: Asking) -> None:
+    points = next(generator)
+    with suppress(StopIteration):
+        while True:
+            points = generator.send(caller.see(ids, points))
 
 
 def _see_together(
@@ -230,7 +306,8 @@ def _assemble(
     emitted: list[list[float]] = [[] for _ in range(vocab_size)]
     accepted: list[list[list[float]]] = [[[] for _ in range(vocab_size)] for _ in range(n_siblings)]
     for (weight, _), found in zip(tuples, splits, strict=True):
-        for volume, seen in found.cells:
+        for box in found.boxes:
+            seen, volume = box.seen, box.volume
             if seen.token == NONE:
                 continue
             emitted[seen.token].append(weight * volume)
@@ -246,10 +323,11 @@ def _assemble(
         accepted=by_token.sum(axis=1),
         accepted_by_token=by_token,
         unsettled=unsettled,
-        n_cells=sum(len(found.cells) for found in splits),
+        n_cells=sum(len(found.boxes) for found in splits),
         n_calls=caller.n_calls,
         assumptions=_assumptions(caller, n_uniforms),
         findings=tuple(_refine(finding, output_probs) for finding in caller.findings.values()),
+        splits=tuple((w, ids, part) for (w, ids), part in zip(tuples, splits, strict=True)),
     )
 
 

@@ -96,7 +96,10 @@ class AuditReport:
     counterexample : Counterexample or None
     pattern : Pattern or None
     findings : tuple of Finding
-        Faults besides the law.
+        Faults besides the law. Where the law is right as far as it could be computed, and only calls
+        fail or claim what is not so, the verdict is ``"undecided"``.
+    notes : tuple of str
+        What the verdict means here, and what can be done.
     assumptions : tuple of str
     p_value, e_value : float or None
         Sampling mode: valid at any time of stopping.
@@ -119,6 +122,7 @@ class AuditReport:
     counterexample: Counterexample | None = None
     pattern: Pattern | None = None
     findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     p_value: float | None = None
     e_value: float | None = None
@@ -130,6 +134,7 @@ class AuditReport:
     def table(self) -> RenderableType:
         """The report for a terminal, as a rich renderable."""
         parts: list[RenderableType] = [self._head()]
+        parts += [Text(note, style="bold") for note in self.notes]
         parts += [
             Text(f"finding: {finding.message}", style="bold red") for finding in self.findings
         ]
@@ -208,6 +213,7 @@ class AuditReport:
             },
             "pattern": None if self.pattern is None else vars(self.pattern),
             "findings": [vars(finding) for finding in self.findings],
+            "notes": self.notes,
             "assumptions": self.assumptions,
             "p_value": self.p_value,
             "e_value": _finite(self.e_value),
@@ -229,7 +235,11 @@ def _words(checked: dict[str, Any]) -> str:
 
 def _law_table(found: Counterexample) -> Table:
     table = Table(
-        title=Text(f"smallest counterexample found: total variation distance {found.tv:.9g}"),
+        title=Text(
+            f"smallest counterexample found: total variation distance {found.tv:.9g}"
+            if found.tv > 1e-12
+            else "the law is the target here: it is the finding that is at fault"
+        ),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,

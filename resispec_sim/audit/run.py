@@ -1,22 +1,25 @@
 """The audit of a verifier: chooses the mode, runs it, and reports."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from resispec_sim.audit.drafting import Drafting, check_siblings, scheme_name
-from resispec_sim.audit.exact import VerifierLaw, law_of_verifier
-from resispec_sim.audit.patterns import recognise
+from resispec_sim.audit.deciding import exact_audit
+from resispec_sim.audit.drafting import (
+    Drafting,
+    check_siblings,
+    count_tuples,
+    scheme_name,
+)
+from resispec_sim.audit.exact import VerifierLaw, compute_law
 from resispec_sim.audit.pool import Pair, pairs_to_check
-from resispec_sim.audit.report import AuditReport, Counterexample, Verdict
-from resispec_sim.audit.shrink import as_fractions, shrink
+from resispec_sim.audit.report import AuditReport
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
 from resispec_sim.config import AUDIT
-from resispec_sim.errors import InputError, ResispecError, VerifierError
+from resispec_sim.errors import InputError, VerifierError
 from resispec_sim.probs import check_probs
 from resispec_sim.provenance import provenance
 
@@ -103,8 +106,9 @@ def audit(
         raise InputError(f"mode is {mode!r}: use auto, exact or sampling")
     if tolerance is None:
         tolerance = float(getattr(verify, "tolerance", AUDIT.tolerance))
-    max_vocab = int(AUDIT.max_tuples ** (1 / n_siblings) + 1e-9)
-    chosen = _pairs(pairs) if pairs is not None else pairs_to_check(seed, max_vocab)
+    chosen = _pairs(pairs) if pairs is not None else pairs_to_check(seed, 4)
+    kept = [pair for pair in chosen if _size(siblings, pair, n_siblings) <= AUDIT.max_tuples]
+    rich = [sum(_is_rich(pair) for pair in some) for some in (chosen, kept)]
     common: dict[str, Any] = {
         "verifier": getattr(verify, "__name__", type(verify).__name__),
         "siblings": scheme_name(siblings),
@@ -114,28 +118,40 @@ def audit(
     record = provenance(
         **common, mode=mode, seed=seed, alpha=alpha, max_samples=max_samples, tolerance=tolerance
     )
-    too_large = not chosen or max(len(pair.target) for pair in chosen) > max_vocab
+    too_large = pairs is not None and len(kept) < len(chosen) or not any(map(_is_wide, kept))
     why = "the vocabulary is too large to enumerate siblings" if too_large else ""
     if mode == "exact" and too_large:
         raise InputError(
-            f"mode 'exact' enumerates at most {AUDIT.max_tuples} sibling tuples: {n_siblings} siblings "
-            f"allow {max_vocab} tokens; use mode='sampling'"
+            f"mode 'exact' enumerates at most {AUDIT.max_tuples} sibling tuples (AUDIT.max_tuples), "
+            f"which {n_siblings} siblings exceed: use mode='sampling', or give pairs of fewer tokens"
+        )
+    limit = ""
+    if rich[1] < min(_MIN_RICH, rich[0]):
+        limit = (
+            f"with {n_siblings} siblings only {rich[1]} of {rich[0]} pairs with 3 drafted tokens or more "
+            f"have at most {AUDIT.max_tuples} sibling tuples (AUDIT.max_tuples), and rules that are wrong "
+            f"can be right for 2: audit fewer siblings, or use mode='sampling'"
         )
 
-    def law_at(pair: Pair) -> VerifierLaw:
-        return law_of_verifier(
+    def law_at(pair: Pair, n_probes: int) -> VerifierLaw:
+        size = _size(siblings, pair, n_siblings)
+        if size > AUDIT.max_tuples:
+            raise InputError(f"{size} sibling tuples are more than {AUDIT.max_tuples}")
+        return compute_law(
             verify, pair.target, pair.draft, n_siblings,
-            n_uniforms=n_uniforms, siblings=siblings, seed=seed,
+            n_uniforms=n_uniforms, siblings=siblings, seed=seed, n_probes=n_probes,
         )  # fmt: skip
 
     if mode != "sampling" and not too_large:
         try:
-            report = _exact(
-                law_at, chosen, siblings, tolerance, max_shrink_calls, max_vocab, common
+            report = exact_audit(
+                verify, law_at, kept, siblings, tolerance, max_shrink_calls, seed, common
             )
-            if mode == "exact" or report.verdict != "undecided":
+            if report.verdict == "exact" and limit:
+                report = replace(report, verdict="undecided", notes=(limit,))
+            if mode == "exact" or report.verdict != "undecided" or report.findings:
                 return replace(report, provenance=record)
-            why = "its result is not constant on boxes of the uniforms"
+            why = limit or "its result was not seen to be constant on boxes of the uniforms"
         except VerifierError as error:
             if mode == "exact" or "same arguments" not in str(error):
                 raise
@@ -144,13 +160,33 @@ def audit(
     from resispec_sim.audit.sampling import sample_audit
 
     if pairs is None:
-        chosen = [pair for pair in pairs_to_check(seed, 4) if pair.simple][:6]
+        # two tokens show less than three
+        simple = [pair for pair in chosen if pair.simple]
+        chosen = [pair for pair in simple if _is_rich(pair) or not limit][:6]
     report = sample_audit(
         verify, chosen, siblings, n_siblings, n_uniforms,
         seed=seed, alpha=alpha, max_samples=max_samples, common=common,
     )  # fmt: skip
     notes = (f"sampled, since {why}",) if why else ()
     return replace(report, assumptions=notes + report.assumptions, provenance=record)
+
+
+_MIN_RICH = 8
+_MAX_VOCAB = 64
+
+
+def _size(siblings: str | Drafting, pair: Pair, n_siblings: int) -> int:
+    if len(pair.target) > _MAX_VOCAB:
+        return int(len(pair.target) ** n_siblings)  # many probes, however few the tuples are
+    return count_tuples(siblings, pair.target, pair.draft, n_siblings)
+
+
+def _is_rich(pair: Pair) -> bool:
+    return int((pair.draft > 0).sum()) >= 3
+
+
+def _is_wide(pair: Pair) -> bool:
+    return int((pair.draft > 0).sum()) >= 2
 
 
 def _pairs(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> list[Pair]:
@@ -168,84 +204,3 @@ def _pairs(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> list[Pair]:
     if not found:
         raise InputError("pairs is empty: give at least one (target_probs, draft_probs)")
     return found
-
-
-def _exact(
-    law_at: Any,
-    pairs: Sequence[Pair],
-    siblings: str | Drafting,
-    tolerance: float,
-    max_shrink_calls: int,
-    max_vocab: int,
-    common: dict[str, Any],
-) -> AuditReport:
-    seen: list[tuple[Pair, VerifierLaw]] = []
-    worst: tuple[Pair, VerifierLaw] | None = None
-    for pair in pairs:
-        law = law_at(pair)
-        seen.append((pair, law))
-        if len(seen) == 1:
-            _check_some_success(law)
-        if law.tv - law.unsettled > tolerance or law.findings:
-            worst = worst or (pair, law)
-        elif law.unsettled > tolerance and worst is None:
-            return _summary("undecided", seen, tolerance, common)
-        if worst is not None and len(seen) >= AUDIT.n_pattern_pairs:
-            break
-    if worst is None:
-        return _summary("exact", seen, tolerance, common)
-    pair, law = shrink(
-        law_at, *worst, least_bias=max(AUDIT.least_bias, tolerance), max_calls=max_shrink_calls
-    )
-    compared = [*seen, (pair, law)]
-    for other in pairs_to_check(AUDIT.seed, max_vocab) if max_shrink_calls else []:
-        if len(compared) > AUDIT.n_pattern_pairs:
-            break
-        with suppress(ResispecError):  # a way of drafting that is made for the caller's pairs
-            compared.append((other, law_at(other)))
-    pattern = recognise(compared, siblings, common["n_siblings"], tolerance)
-    found = {(f.kind): f for _, other in seen for f in other.findings}
-    found.update({f.kind: f for f in law.findings})
-    pair = as_fractions(pair)
-    counterexample = Counterexample(
-        target_probs=law.target_probs,
-        draft_probs=law.draft_probs,
-        simple=pair.simple,
-        n_siblings=common["n_siblings"],
-        law=law.output_probs,
-        right=law.target_probs,
-        accepted=law.accepted,
-        tv=law.tv,
-    )
-    report = _summary("biased", seen, tolerance, common)
-    return replace(
-        report, counterexample=counterexample, pattern=pattern, findings=tuple(found.values())
-    )
-
-
-def _check_some_success(law: VerifierLaw) -> None:
-    failed = [f for f in law.findings if f.kind in ("raises", "bad result")]
-    if failed and not law.output_probs.any():
-        raise VerifierError(f"every call of the verifier fails: it {failed[0].message}")
-
-
-def _summary(
-    verdict: Verdict,
-    seen: Sequence[tuple[Pair, VerifierLaw]],
-    tolerance: float,
-    common: dict[str, Any],
-) -> AuditReport:
-    laws = [law for _, law in seen]
-    sizes = sorted({len(law.output_probs) for law in laws})
-    checked = {
-        "pairs": len(laws),
-        "vocabulary_sizes": f"{sizes[0]} to {sizes[-1]}",
-        "calls": sum(law.n_calls for law in laws),
-        "boxes": sum(law.n_cells for law in laws),
-        "largest_tv": float(f"{max(law.tv for law in laws):.3g}"),
-        "tolerance": tolerance,
-    }
-    assumptions = dict.fromkeys(text for law in laws for text in law.assumptions)
-    return AuditReport(
-        **common, verdict=verdict, mode="exact", checked=checked, assumptions=tuple(assumptions)
-    )

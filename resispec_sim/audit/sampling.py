@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.audit.calling import NONE, Caller, Floats
+from resispec_sim.audit.calling import NONE, Caller, Finding, Floats
 from resispec_sim.audit.drafting import Drafter, Drafting
 from resispec_sim.audit.pool import Pair
 from resispec_sim.audit.report import AuditReport
@@ -179,7 +179,10 @@ def sample_audit(
     findings = {f.kind: f for caller in callers for f in caller.findings.values()}
     p_value = 0.0 if impossible else math.exp(-best)
     e_value = math.inf if impossible else math.exp(min(now, 700.0))
-    biased = bool(findings) or p_value <= alpha
+    # a test of the tokens that are left says little where calls fail
+    failed = any(caller.n_failed or caller.n_unusable for caller in callers)
+    at_fault = impossible or "edits its inputs" in findings
+    biased = at_fault or (p_value <= alpha and not failed)
     interval = excess_interval(total, n_samples, alpha)
     checked = {
         "pairs": len(pairs),
@@ -194,6 +197,7 @@ def sample_audit(
         mode="sampling",
         checked=checked,
         findings=tuple(findings.values()),
+        notes=_notes(tuple(findings.values()), biased, failed),
         assumptions=_assumptions(interval, total, n_samples, alpha),
         p_value=p_value,
         e_value=e_value,
@@ -201,6 +205,16 @@ def sample_audit(
         bias_interval=interval,
         tokens=_affected(bets),
     )
+
+
+def _notes(findings: tuple[Finding, ...], biased: bool, failed: bool) -> tuple[str, ...]:
+    if biased or not findings:
+        return ()
+    if failed:
+        return (
+            f"tokens cannot be tested where calls fail, and the verifier {findings[0].message}",
+        )
+    return (f"no bias was seen, but the verifier {findings[0].message}",)
 
 
 def mean_wealth(wealth: Floats) -> float:

@@ -5,7 +5,7 @@ Whoever drives it can so answer many of them with one call of a batch verifier.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -18,21 +18,31 @@ FINEST = 2.0**-51
 """Intervals that are not split further: the spacing of float64 uniforms below 1, a few times over."""
 
 _REPAIRS = 24
-_CHECKS = 2
+_CHECKS = 3
+_LEAST_VOLUME = 1e-14
 
 
 @dataclass
 class Box:
     """A box, one point in it and what the verifier did there.
 
-    `scanned` are the uniforms along which nothing changes inside the box, as seen from that point.
+    `scanned` are the uniforms along which nothing changes inside the box, as seen from that point, and
+    `met` those along which a box around it was scanned. `settled` is False where the verifier was not
+    seen to be constant.
     """
 
     low: Floats
     high: Floats
     point: Floats
     seen: Seen
-    scanned: frozenset[int]
+    scanned: frozenset[int] = frozenset()
+    met: frozenset[int] = frozenset()
+    settled: bool = True
+
+    @property
+    def volume(self) -> float:
+        """Probability that the uniforms fall into the box."""
+        return float(np.prod(self.high - self.low))
 
 
 @dataclass
@@ -41,21 +51,42 @@ class Split:
 
     Attributes
     ----------
-    cells : list of (float, Seen)
-        Volume of each box and what the verifier returns there.
-    unsettled : float
-        Volume in which it is not known to be constant.
+    boxes : list of Box
+        They fill the cube, and do not overlap.
     hidden_reads : bool
         Whether a uniform mattered that was not seen to be read: the split is then void.
     """
 
-    cells: list[tuple[float, Seen]] = field(default_factory=list)
-    unsettled: float = 0.0
+    boxes: list[Box] = field(default_factory=list)
     hidden_reads: bool = False
+
+    @property
+    def unsettled(self) -> float:
+        """Volume in which the verifier was not seen to be constant."""
+        return sum(box.volume for box in self.boxes if not box.settled)
+
+    def differing(self, points: Floats, answers: Sequence[Seen]) -> list[int]:
+        """Rows of `points`, (m, U), whose answer is not that of their settled box."""
+        if len(points) == 0:
+            return []
+        lows = np.array([box.low for box in self.boxes])
+        highs = np.array([box.high for box in self.boxes])
+        inside = ((lows <= points[:, None]) & (points[:, None] < highs)).all(axis=2)
+        boxes = [self.boxes[i] for i in inside.argmax(axis=1)]
+        return [
+            row
+            for row, (box, seen) in enumerate(zip(boxes, answers, strict=True))
+            if box.settled and seen[:2] != box.seen[:2]
+        ]
 
 
 def split(
-    n_uniforms: int, candidates: Floats, rng: np.random.Generator, top: float, found: Split
+    n_uniforms: int,
+    candidates: Floats,
+    rng: np.random.Generator,
+    top: float,
+    found: Split,
+    max_scans: int,
 ) -> Asking:
     """Fill `found`; to be driven as the module says.
 
@@ -65,10 +96,12 @@ def split(
     candidates : ndarray, (C,)
         Where a change is likely: probes lie between them, so that no two share an interval.
     rng : Generator
-        Source of the points that check the boxes.
+        Source of the places of the probes, and of the points that check the boxes.
     top : float
         The largest uniform that is tried.
     found : Split
+    max_scans : int
+        Scans along one uniform after which the rest counts as unsettled.
     """
     # nearer to an end, a probe between the two would round to it
     inside = candidates[(candidates > 1e-14) & (candidates < 1 - 1e-14)]
@@ -76,30 +109,32 @@ def split(
     start = rng.random(n_uniforms)
     (seen,) = yield start[None]
     ones = np.ones(n_uniforms)
-    boxes = [Box(0 * ones, ones, start, seen, frozenset())]
-    repairs = 0
+    boxes = [Box(0 * ones, ones, start, seen)]
+    repairs = scans = 0
     while boxes:
         box = boxes.pop()
+        if box.volume < _LEAST_VOLUME or (box.high - box.low).min() < 8 * FINEST:
+            found.boxes.append(replace(box, settled=False))
+            continue
         todo = [i for i in box.seen.reads if i not in box.scanned]
-        if todo:
+        if todo and scans < max_scans:
+            scans += 1
             boxes += yield from _scan(box, todo, edges, rng, top)
             continue
-        parts = yield from _check(box, rng, found)
-        if found.hidden_reads:
-            return
-        if parts is None:
-            found.cells.append((_volume(box), box.seen))
-        elif repairs < _REPAIRS:
+        parts = None
+        if not todo:
+            parts = yield from _check(box, rng, found)
+            if found.hidden_reads:
+                return
+            if parts is None:
+                found.boxes.append(box)
+                continue
+        if parts is not None and repairs < _REPAIRS:
             repairs += 1
             boxes += parts
-        else:
-            found.unsettled += _volume(box) + sum(map(_volume, boxes))
-            found.cells += [(_volume(other), other.seen) for other in [box, *boxes]]
-            return
-
-
-def _volume(box: Box) -> float:
-    return float(np.prod(box.high - box.low))
+            continue
+        found.boxes += [replace(other, settled=False) for other in [box, *boxes]]
+        return
 
 
 def _scan(
@@ -110,7 +145,9 @@ def _scan(
     low, high = float(box.low[axis]), float(box.high[axis])
     inner = edges[(edges > low) & (edges < high)]
     bounds = np.concatenate([[low], inner, [high]])
-    probes = (bounds[:-1] + bounds[1:]) / 2
+    # evenly spaced probes would all meet the same phase of what repeats
+    places = rng.uniform(0.25, 0.75, len(bounds) - 1)
+    probes = bounds[:-1] + places * np.diff(bounds)
     # a uniform can be exactly 0, and no more than `top`: faults live there that have no volume
     if low == 0:
         probes = np.concatenate([[0.0, FINEST / 4], probes])
@@ -118,7 +155,7 @@ def _scan(
         probes = np.concatenate([probes, [1 - FINEST / 2, top]])
     probes = np.unique(probes)
     others = [box.point]
-    if len(todo) > 1:
+    if len(todo) > 1 and axis not in box.met:
         others.append(box.low + (box.high - box.low) * rng.random(len(box.low)))
 
     known: dict[float, tuple[Seen, ...]] = {}
@@ -173,13 +210,15 @@ def _cells(
     for (begin, values), end in zip(kept, [*[b for b, _ in kept[1:]], high], strict=True):
         middle = min(values, key=lambda value, m=(begin + end) / 2: abs(value - m))  # type: ignore[misc]
         part = _part(box, axis, begin, end, middle, known[middle][0])
-        part.scanned = box.scanned | {axis}
+        # an axis that did not matter at the point of the whole box can matter at that of a part
+        part.scanned = (box.scanned if len(kept) == 1 else frozenset()) | {axis}
+        part.met = box.met | {axis}
         cells.append(part)
     return cells
 
 
 def _part(box: Box, axis: int, begin: float, end: float, value: float, seen: Seen) -> Box:
-    part = Box(box.low.copy(), box.high.copy(), box.point.copy(), seen, box.scanned)
+    part = Box(box.low.copy(), box.high.copy(), box.point.copy(), seen)
     part.low[axis], part.high[axis], part.point[axis] = begin, end, value
     return part
 
@@ -224,7 +263,7 @@ def _check(
         (float(box.low[axis]), edge, here),
         (edge, float(box.high[axis]), there),
     ):
-        half = Box(box.low.copy(), box.high.copy(), at.copy(), what, frozenset({axis}))
+        half = Box(box.low.copy(), box.high.copy(), at.copy(), what, frozenset({axis}), box.met)
         half.low[axis], half.high[axis] = begin, end
         half.point[axis] = value
         halves.append(half)
