@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from resispec_sim.audit import audit, law_of_verifier, torch_batch
 from resispec_sim.audit.command import audit_command, load_function
-from resispec_sim.audit.drafting import Drafter, enumerate_siblings
+from resispec_sim.audit.drafting import Drafter, count_tuples, enumerate_siblings
 from resispec_sim.audit.known_faults import FAULTS
 from resispec_sim.audit.patterns import law_of_fault
 from resispec_sim.audit.pool import pairs_to_check, simple_pairs
@@ -107,6 +108,13 @@ def test_what_is_not_constant_on_boxes_is_not_called_anything():
     assert audit(slanted, 1, n_uniforms=3, pairs=pairs, mode="exact").verdict == "undecided"
     report = audit(slanted, 1, n_uniforms=3, pairs=pairs, max_samples=1000)
     assert (report.mode, report.verdict) == ("sampling", "undecided")
+
+
+@pytest.mark.parametrize("scheme", ["iid", "without_replacement", "topk", "hub"])
+def test_tuples_are_counted_without_making_them(scheme):
+    for n_siblings, (target, draft, _) in product((1, 2, 3, 4), pairs_to_check(0, 4)):
+        made = enumerate_siblings(scheme, target, draft, n_siblings)
+        assert count_tuples(scheme, target, draft, n_siblings) == len(made)
 
 
 def test_siblings_are_enumerated_and_drawn_alike():

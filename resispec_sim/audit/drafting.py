@@ -106,9 +106,11 @@ def count_tuples(siblings: str | Drafting, target: Floats, draft: Floats, n_sibl
         case "topk":
             return 1
         case "hub":
-            return math.perm(support, min(n_siblings, support, 2)) * math.perm(
-                max(support - 2, 0), max(0, min(n_siblings, support) - 2)
-            )
+            if min(n_siblings, support) < 2:
+                return support
+            # the first or the second is the most probable token
+            later = min(n_siblings, support) - 2
+            return 2 * (support - 1) * math.perm(support - 2, later)
         case _:
             return math.perm(support, min(n_siblings, support))
 
