@@ -108,9 +108,8 @@ def count_tuples(siblings: str | Drafting, target: Floats, draft: Floats, n_sibl
         case "hub":
             if min(n_siblings, support) < 2:
                 return support
-            # the first or the second is the most probable token
-            later = min(n_siblings, support) - 2
-            return 2 * (support - 1) * math.perm(support - 2, later)
+            # off the hub the rest is certain; after it the rest is drawn
+            return support - 1 + math.perm(support - 1, min(n_siblings, support) - 1)
         case _:
             return math.perm(support, min(n_siblings, support))
 
