@@ -97,13 +97,22 @@ def _render(report: TreeReport) -> RenderableType:
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=0,
     )
     last = "held_out" if about["hold_out"] else "fit"
     columns = {"tree": "left", "nodes": "right", "levels": "right", "children (1)": "left"}
     columns |= {"model": "right"} | ({"fit": "right"} if about["hold_out"] else {})
     columns |= {"held-out" if about["hold_out"] else "dump": "left"}
     for name, justify in (columns | {"starts": "right", "same (2)": "left"}).items():
-        table.add_column(Text(name), justify=justify, no_wrap=name != "children (1)")  # type: ignore[arg-type]
+        # names of files may be long; figures must not be cut
+        foldable = name in ("tree", "children (1)")
+        table.add_column(
+            Text(name),
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=not foldable,
+            overflow="fold",
+            min_width=10 if foldable else None,
+        )
     for i, tree in enumerate(report.trees):
         cells = [_row_name(tree), str(tree["n_nodes"]), str(tree["depth"])]
         cells += [_branching(tree["branching"])]
@@ -142,7 +151,7 @@ def _eal(eal: Figures, interval: bool) -> str:
         return "n/a"
     if not interval or eal["low"] is None:
         return f"{eal['mean']:.3f}"
-    return f"{eal['mean']:.3f} [{eal['low']:.3f}, {eal['high']:.3f}]"
+    return f"{eal['mean']:.3f}\n[{eal['low']:.3f}, {eal['high']:.3f}]"
 
 
 def _reasons(trees: list[Figures]) -> list[str]:

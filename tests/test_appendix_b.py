@@ -11,7 +11,7 @@ from resispec_sim.engine import appendix_b
 from resispec_sim.engine.appendix_b import appendix_b_kl, reconstruct_marginal
 from resispec_sim.engine.oracle import enumerate_law
 from resispec_sim.errors import InputError, RuleError
-from resispec_sim.rules import ResiSpec, Rule, SpecInfer
+from resispec_sim.rules import ResiSpec, ResidualRule, SpecInfer
 from tests.strategies import EDGE_PAIRS, normalise, prob_pairs
 
 RULES = ["specinfer", "resispec", "resispec:fill=water", "resispec:fill=index"]
@@ -21,7 +21,7 @@ def floats(probs):
     return np.array([float(mass) for mass in probs])
 
 
-class FixedProxies(Rule):
+class FixedProxies(ResidualRule):
     """A rule whose proxy for each rejected token was fixed beforehand."""
 
     name = "fixed"

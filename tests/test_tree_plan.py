@@ -156,11 +156,12 @@ def run(*arguments):
     return app(["tree", *map(str, arguments)], exit_on_error=False)
 
 
-def test_the_command(dump, tmp_path, capsys):
+def test_the_command(dump, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "new" / "map.json"
     assert run(dump.path, "--budget", "9", "--beside", "d3b2", "--out", out) == 0
     printed = capsys.readouterr().out
-    assert "budget 9" in printed and "d3b2" in printed
+    assert "budget 9" in printed and "d3b2" in printed and "same (2)" in printed
     expected = plan_trees(dump, budgets=9, beside="d3b2")
     assert parse_growmap(out) == expected.plans[0].growmap
     several = ["--budget", "4,9", "--depth", "3", "--max-branching", "2", "--no-hold-out", "--json"]
