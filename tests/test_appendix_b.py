@@ -11,7 +11,7 @@ from resispec_sim.engine import appendix_b
 from resispec_sim.engine.appendix_b import appendix_b_kl, reconstruct_marginal
 from resispec_sim.engine.oracle import enumerate_law
 from resispec_sim.errors import InputError, RuleError
-from resispec_sim.rules import ResiSpec, ResidualRule, SpecInfer
+from resispec_sim.rules import ResidualRule, ResiSpec, SpecInfer
 from tests.strategies import EDGE_PAIRS, normalise, prob_pairs
 
 RULES = ["specinfer", "resispec", "resispec:fill=water", "resispec:fill=index"]
