@@ -198,7 +198,9 @@ def test_interrupted_run_is_saved_and_printed(dump, capsys, monkeypatch, tmp_pat
 def test_ctrl_c_on_a_real_process(dump, tmp_path, jobs):
     """A signal, not a raised exception: the run sleeps 0.2 s a law and is interrupted after a few."""
     code = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        # ignored where the tests themselves run in the background of a shell
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import resispec_sim.measure as m\n"
         "from resispec_sim.cli import main\n"
         "law = m.exact_law\n"
