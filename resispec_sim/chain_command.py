@@ -1,34 +1,29 @@
 """The command `resispec chain`: block beside token-wise verification of a drafted chain."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
+from .terminal import DumpName, Json, console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def chain_command(
-    dump: str,
+    dump: DumpName,
     /,
     *,
     depth: int,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_output: Json = False,
 ) -> int:
     """Compare block with token-wise verification of a drafted chain along a recorded dump.
 
     Parameters
     ----------
-    dump : str
-        Folder of a dump, or the name of a shipped one.
     depth : int
         Drafted tokens per step.
-    json_output : bool
-        Print JSON instead of a table.
     """
     import json
 
-    from .cli import _console
     from .provenance import as_json_data
     from .sequences import block_eal
 
@@ -37,7 +32,7 @@ def chain_command(
     if json_output:
         print(json.dumps(as_json_data({**summary, "provenance": report.provenance}), indent=2))
     else:
-        _console().print(table(summary))
+        console().print(table(summary))
     return 0
 
 

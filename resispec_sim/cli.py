@@ -6,32 +6,35 @@ Everything heavy is imported inside the commands, so that ``resispec --help`` an
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 from . import __version__
 from .audit.command import audit_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
-from .errors import InputError, ResispecError
+from .errors import ResispecError
 from .gap_command import bounds_command
 from .rules_command import rules_command
+from .terminal import (
+    ENGINE_OPTIONS,
+    INTERRUPTED,
+    DumpName,
+    EngineOptions,
+    Json,
+    Positions,
+    TopK,
+    TopP,
+    console,
+    numbers,
+)
 from .tree_command import tree_command
-from .types import Method
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-INTERRUPTED = 130
 FAILED = 2
 READER_GONE = 141  # what a shell shows for SIGPIPE
-NARROWEST = 40  # columns; in fewer no table can be read
-
-_NumberT = TypeVar("_NumberT", int, float)
 
 app = App(
     name="resispec",
@@ -43,21 +46,18 @@ app = App(
 
 @app.command
 def replay(
-    dump: str,
+    dump: DumpName,
     /,
     *,
     rules: str = ",".join(REPLAY.rules),
     siblings: str = str(REPLAY.siblings),
     temperature: str | None = None,
     tree: str = REPLAY.tree,
-    positions: str | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    method: Method = REPLAY.method,
-    max_paths: int = REPLAY.max_paths,
-    seed: int = REPLAY.seed,
-    jobs: int = REPLAY.n_jobs,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    positions: Positions = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    engine: EngineOptions = ENGINE_OPTIONS,
+    json_output: Json = False,
     out: Path | None = None,
 ) -> int:
     """Compute the exact laws of verification rules along a recorded dump.
@@ -66,8 +66,6 @@ def replay(
 
     Parameters
     ----------
-    dump : str
-        Folder of a dump, or the name of a shipped one.
     rules : str
         Comma list, with options: specinfer,resispec:fill=water.
     siblings : str
@@ -76,27 +74,11 @@ def replay(
         Comma list. Default: the temperature that the dump was sampled at.
     tree : str
         Tree of the expected accepted length; d5b3 has 4 drafted levels and 3 children per node.
-    positions : str, optional
-        A:B replays positions A to B - 1 only.
-    top_k : int, optional
-        Default: the dump's own; 0 turns it off.
-    top_p : float, optional
-        Default: the dump's own; 1 turns it off.
-    method : str
-        auto chooses by the predicted number of paths.
-    max_paths : int
-        Paths per position up to which auto walks all of them.
-    seed : int
-        Seed of everything random.
-    jobs : int
-        Threads; -1 is one per core. The figures do not depend on it.
-    json_output : bool
-        Print JSON instead of tables.
     out : Path, optional
         Folder for summary.json, positions.csv and provenance.json.
     """
-    counts = _numbers("--siblings", siblings, int)
-    heat = None if temperature is None else _numbers("--temperature", temperature, float)
+    counts = numbers("--siblings", siblings, int)
+    heat = None if temperature is None else numbers("--temperature", temperature, float)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
 
@@ -111,34 +93,20 @@ def replay(
         positions=positions,
         top_k=top_k,
         top_p=top_p,
-        method=method,
-        max_paths=max_paths,
-        seed=seed,
-        n_jobs=jobs,
-        progress=True,
+        **engine.arguments(),
     )
     if out is not None:
         print(f"written to {report.save(out)}", file=sys.stderr)
     if json_output:
         print(report.to_json())
     else:
-        _console().print(report.table())
+        console().print(report.table())
     return INTERRUPTED if report.partial else 0
 
 
 @app.command
-def inspect(
-    dump: str, /, *, json_output: Annotated[bool, Parameter(name="--json", negative="")] = False
-) -> int:
-    """Show what is in a dump and check the checksum of every shard.
-
-    Parameters
-    ----------
-    dump : str
-        Folder of a dump, or the name of a shipped one.
-    json_output : bool
-        Print the manifest as JSON instead of tables.
-    """
+def inspect(dump: DumpName, /, *, json_output: Json = False) -> int:
+    """Show what is in a dump and check the checksum of every shard."""
     from .dumps import open_dump
     from .inspection import describe, tables
 
@@ -147,7 +115,7 @@ def inspect(
         if json_output:
             print(json.dumps(describe(opened), indent=2))
         else:
-            _console().print(tables(opened))
+            console().print(tables(opened))
     return 0
 
 
@@ -260,19 +228,3 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         print("resispec: interrupted", file=sys.stderr)
         return INTERRUPTED
     return code if isinstance(code, int) else 0
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    # Into a pipe rich assumes 80 columns, which folds the tables; a user's COLUMNS still rules.
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(width=None if wide else 110)
-    return console if console.width >= NARROWEST else Console(width=NARROWEST)
-
-
-def _numbers(option: str, text: str, kind: Callable[[str], _NumberT]) -> list[_NumberT]:
-    try:
-        return [kind(piece) for piece in text.split(",")]
-    except ValueError:
-        raise InputError(f"{option} {text!r} is not a comma list of numbers") from None

@@ -1,11 +1,17 @@
 """The command `resispec compare`: a paired interval for a difference."""
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from .config import REPLAY
-from .types import Method
+from .terminal import (
+    ENGINE_OPTIONS,
+    INTERRUPTED,
+    DumpName,
+    EngineOptions,
+    Json,
+    Positions,
+    console,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,26 +25,21 @@ _LABELS = {
 
 
 def compare_command(
-    dump: str,
+    dump: DumpName,
     other: str | None = None,
     /,
     *,
     rules: str | None = None,
     siblings: int = REPLAY.siblings,
     tree: str = REPLAY.tree,
-    positions: str | None = None,
-    method: Method = REPLAY.method,
-    max_paths: int = REPLAY.max_paths,
-    seed: int = REPLAY.seed,
-    jobs: int = REPLAY.n_jobs,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    positions: Positions = None,
+    engine: EngineOptions = ENGINE_OPTIONS,
+    json_output: Json = False,
 ) -> int:
     """Compare two rules on one dump, or two dumps under one rule, with an interval of the difference.
 
     Parameters
     ----------
-    dump : str
-        Folder of a dump, or the name of a shipped one.
     other : str, optional
         A second dump; then give one rule.
     rules : str, optional
@@ -47,20 +48,7 @@ def compare_command(
         Candidates per position.
     tree : str
         Tree of the expected accepted length.
-    positions : str, optional
-        A:B takes positions A to B - 1 only.
-    method : str
-        auto chooses by the predicted number of paths.
-    max_paths : int
-        Paths per position up to which auto walks all of them.
-    seed : int
-        Seed of everything random.
-    jobs : int
-        Threads; -1 is one per core. The figures do not depend on it.
-    json_output : bool
-        Print JSON instead of a table.
     """
-    from .cli import INTERRUPTED, _console
     from .compare import compare
 
     found = compare(
@@ -70,16 +58,12 @@ def compare_command(
         siblings=siblings,
         tree=tree,
         positions=positions,
-        method=method,
-        max_paths=max_paths,
-        seed=seed,
-        n_jobs=jobs,
-        progress=True,
+        **engine.arguments(),
     )
     if json_output:
         print(found.to_json())
     else:
-        _console().print(table(found.summary))
+        console().print(table(found.summary))
     return INTERRUPTED if found.partial else 0
 
 

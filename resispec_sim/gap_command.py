@@ -1,70 +1,55 @@
 """The command `resispec bounds`: total acceptance of rules beside the optima."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
-from .config import BOUNDS, REPLAY
-from .types import Method
+from .config import BOUNDS
+from .terminal import (
+    ENGINE_OPTIONS,
+    INTERRUPTED,
+    DumpName,
+    EngineOptions,
+    Json,
+    Positions,
+    console,
+    numbers,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def bounds_command(
-    dump: str,
+    dump: DumpName,
     /,
     *,
     siblings: str = ",".join(map(str, BOUNDS.siblings)),
     rules: str = ",".join(BOUNDS.rules),
-    positions: str | None = None,
-    method: Method = REPLAY.method,
-    max_paths: int = REPLAY.max_paths,
-    seed: int = REPLAY.seed,
-    jobs: int = REPLAY.n_jobs,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    positions: Positions = None,
+    engine: EngineOptions = ENGINE_OPTIONS,
+    json_output: Json = False,
 ) -> int:
     """Show total acceptance of rules beside the optima, and the share of the gap each closes.
 
     Parameters
     ----------
-    dump : str
-        Folder of a dump, or the name of a shipped one.
     siblings : str
         Comma list of sibling counts.
     rules : str
         Comma list, with options: specinfer,k-seq; exact or all for every rule of that kind.
-    positions : str, optional
-        A:B takes positions A to B - 1 only.
-    method : str
-        auto chooses by the predicted number of paths.
-    max_paths : int
-        Paths per position up to which auto walks all of them.
-    seed : int
-        Seed of everything random.
-    jobs : int
-        Threads; -1 is one per core. The figures do not depend on it.
-    json_output : bool
-        Print JSON instead of a table.
     """
-    from .cli import INTERRUPTED, _console, _numbers
     from .gap import acceptance_table
 
     report = acceptance_table(
         dump,
-        _numbers("--siblings", siblings, int),
+        numbers("--siblings", siblings, int),
         rules,
         positions=positions,
-        method=method,
-        max_paths=max_paths,
-        seed=seed,
-        n_jobs=jobs,
-        progress=True,
+        **engine.arguments(),
     )
     if json_output:
         print(report.to_json())
     else:
-        _console().print(table(report.summary))
+        console().print(table(report.summary))
     return INTERRUPTED if report.partial else 0
 
 

@@ -2,7 +2,6 @@
 
 from typing import (
     TYPE_CHECKING,
-    Annotated,
     Any,
     Literal,
     get_args,
@@ -10,31 +9,21 @@ from typing import (
     get_type_hints,
 )
 
-from cyclopts import Parameter
+from .terminal import Json, console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def rules_command(
-    *, json_output: Annotated[bool, Parameter(name="--json", negative="")] = False
-) -> int:
-    """List every verification rule: options, siblings it takes, exact or not, complexity, paper.
-
-    Parameters
-    ----------
-    json_output : bool
-        Print JSON instead of a table.
-    """
+def rules_command(*, json_output: Json = False) -> int:
+    """List every verification rule: options, siblings it takes, exact or not, complexity, paper."""
     import json
-
-    from .cli import _console
 
     found = describe_rules()
     if json_output:
         print(json.dumps({"schema_version": 1, "kind": "rules", "rules": found}, indent=2))
     else:
-        _console().print(table(found))
+        console().print(table(found))
     return 0
 
 

@@ -44,7 +44,8 @@ class Coin:
 
     def __lt__(self, limit: Any) -> bool:
         if isinstance(limit, Coin):
-            raise NotImplementedError("two coins are never compared here")
+            # what is known of two coins would no longer be a pair of intervals
+            raise TypeError("compare a coin with a number: this enumeration knows intervals only")
         limit = Fraction(limit)
         if limit <= self.low or limit >= self.high:
             return limit >= self.high

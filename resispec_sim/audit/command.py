@@ -5,12 +5,11 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from cyclopts import Parameter
+from typing import Any, Literal
 
 from resispec_sim.config import AUDIT
 from resispec_sim.errors import InputError
+from resispec_sim.terminal import Json, console
 
 EXIT_CODES = {"exact": 0, "biased": 1, "undecided": 3}
 
@@ -27,7 +26,7 @@ def audit_command(
     alpha: float = AUDIT.alpha,
     max_samples: int = AUDIT.max_samples,
     seed: int = AUDIT.seed,
-    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_output: Json = False,
 ) -> int:
     """Find out whether a verifier of your own emits tokens that follow the target.
 
@@ -57,8 +56,6 @@ def audit_command(
         Sampling: tokens drawn at most.
     seed : int
         Seed of everything random.
-    json_output : bool
-        Print JSON instead of tables.
     """
     verify = load_function(verifier)
     drafting: Any = load_function(draws) if ":" in draws else draws
@@ -80,11 +77,7 @@ def audit_command(
     if json_output:
         print(report.to_json())
     else:
-        from rich.console import Console
-
-        # into a pipe rich assumes 80 columns; a user's COLUMNS still rules
-        wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-        Console(width=None if wide else 110).print(report.table())
+        console().print(report.table())
     return 2 if report.verdict == "undecided" and report.findings else EXIT_CODES[report.verdict]
 
 

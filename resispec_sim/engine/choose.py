@@ -51,16 +51,10 @@ def outcome_of(
         If a law that is called exact does not sum to 1 within 1e-12.
     """
     budget = {"method": method, "max_paths": max_paths, "seed": seed}
-    engine = _engine_of(rule, budget)
-    few = method == "exact" or cost_of_all(rule, draft_probs, n_siblings) <= max_paths
-    if type(rule) is RrsWor and n_siblings > 3 and method != "sampled" and few:
+    if _needs_definition(rule, target_probs, draft_probs, n_siblings, method, max_paths):
         engine = _generic(rule, budget)
-    if rule.siblings == "without_replacement" and n_siblings > 1:
-        # The engines made for one rule count tokens with p/q beyond the float range as never drafted;
-        # without replacement such a token can come to hold nearly all the draft that is left.
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            if (np.isinf(target_probs / draft_probs) & (draft_probs > 0)).any():
-                engine = _generic(rule, budget)
+    else:
+        engine = _engine_of(rule, budget)
     outcome = engine(target_probs, draft_probs, n_siblings)
     if outcome.method == "exact":
         check_mass(outcome.output_probs, f"the law of {rule.label}")
@@ -70,6 +64,22 @@ def outcome_of(
     token, sibling = ("tokens", "siblings") if n_drafted > 1 else ("token", "sibling")
     note = f"the draft has {n_drafted} {token}: {n_drafted} {sibling} in place of {n_siblings}"
     return replace(outcome, notes=(*outcome.notes, note))
+
+
+def _needs_definition(
+    rule: PositionRule, p: FloatArray, q: FloatArray, n: int, method: str, max_paths: float
+) -> bool:
+    """Whether the engine made for a rule without replacement does not serve at this position."""
+    if rule.siblings != "without_replacement" or n == 1:
+        return False
+    # Those engines count tokens with p/q beyond the float range as never drafted; here such a token
+    # can come to hold nearly all the draft that is left.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if (np.isinf(p / q) & (q > 0)).any():
+            return True
+    # beyond three siblings RRS has drawn paths only: few tokens are better walked
+    walkable = method == "exact" or (method != "sampled" and cost_of_all(rule, q, n) <= max_paths)
+    return type(rule) is RrsWor and n > 3 and walkable
 
 
 def _engine_of(rule: PositionRule, budget: dict) -> Engine:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
 from resispec_sim.engine.predict import predict_path_steps
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
-from resispec_sim.engine.result import Outcome, check_mass, to_token_order
+from resispec_sim.engine.result import Outcome, bounded_law, check_mass, to_token_order
 from resispec_sim.engine.sampled import sampled_outcome
 from resispec_sim.rules.resispec import ResiSpec
 
@@ -127,19 +127,16 @@ def certified_outcome(
         law.accepted_by_token.sum(axis=0) + law.closed + law.cut, f"the law of {rule.label}"
     )
     certain = np.maximum(by_token.sum(axis=0) + np.maximum(law.closed, 0.0), 0.0)
-    missing = max(1.0 - float(certain.sum()), 0.0)
-    shape = np.maximum(estimate - certain, 0.0)
-    total = float(shape.sum())
-    output = certain + (missing / total * shape if total > 0 else 0.0)
+    output, note = bounded_law(certain, estimate)
     return Outcome(
-        output_probs=output / output.sum(),
+        output_probs=output,
         accepted=interval.mean(axis=1),
         accepted_by_token=by_token,
         method="certified" if law.lost[-1] > 0 or cut_before.any() else "exact",
         n_paths=steps,
         accepted_interval=interval,
         certain=certain,
-        notes=(f"{missing:.2e} of the mass is bounded, not walked",),
+        notes=(note,),
     )
 
 

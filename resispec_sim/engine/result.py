@@ -91,6 +91,20 @@ def to_token_order(
     )
 
 
+def bounded_law(
+    certain: NDArray[np.float64], estimate: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], str]:
+    """The best estimate of a law that is at least `certain`, and a note on the mass that is not.
+
+    The missing mass is shared in proportion to what the estimate (V,) holds beyond what is certain.
+    """
+    missing = max(1.0 - float(certain.sum()), 0.0)
+    shape = np.maximum(estimate - certain, 0.0)
+    total = float(shape.sum())
+    output = certain + (missing / total * shape if total > 0 else 0.0)
+    return output / output.sum(), f"{missing:.2e} of the mass is bounded, not walked"
+
+
 def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:
     """Return `probs` with negative rounding set to 0 after checking that they are a distribution.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_look_up import index_below, sum_above, sum_below, uncovered
 from resispec_sim.engine.ratio_space import RatioSpace
-from resispec_sim.engine.result import Outcome
+from resispec_sim.engine.result import Outcome, bounded_law
 from resispec_sim.engine.rrs_wor_two import up_to_two
 
 FloatArray = NDArray[np.float64]
@@ -67,19 +67,16 @@ def three_siblings(
     interval = np.stack((two.accepted, two.accepted), axis=1)
     interval = np.vstack((interval, [[low, max(high, low)]]))
     certain = by_token.sum(axis=0) + np.maximum(emitted[1], 0.0)
-    missing = max(1.0 - float(certain.sum()), 0.0)
-    shape = np.maximum(estimate - certain, 0.0)
-    total = float(shape.sum())
-    output = certain + (missing / total * shape if total > 0 else 0.0)
+    output, note = bounded_law(certain, estimate)
     return Outcome(
-        output_probs=output / output.sum(),
+        output_probs=output,
         accepted=interval.mean(axis=1),
         accepted_by_token=by_token,
         method="certified",
         n_paths=n_paths,
         accepted_interval=interval,
         certain=certain,
-        notes=(f"{missing:.2e} of the mass is bounded, not walked",),
+        notes=(note,),
     )
 
 
