@@ -21,7 +21,6 @@ from .pooling import pooled_mean
 from .progress import position_progress
 from .provenance import provenance
 from .replay import (
-    about_dump,
     as_counts,
     as_range,
     as_rules,
@@ -247,7 +246,7 @@ def acceptance_table(
             if progress
             else contextlib.nullcontext(lambda: None),
         )
-        about = about_dump(dump)
+        about = dump.about()
     labels = [rule.label for rule in chosen]
     rows.sort(key=lambda r: (counts.index(r["siblings"]), r["position"], labels.index(r["rule"])))
     record = provenance(

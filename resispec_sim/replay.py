@@ -131,7 +131,7 @@ def replay(
             n_jobs,
             position_progress(stop - start) if progress else contextlib.nullcontext(lambda: None),
         )
-        about = about_dump(dump)
+        about = dump.about()
         record = provenance(
             command="replay",
             dump=about,
@@ -356,19 +356,6 @@ def _top_k(value: int | None, vocab_size: int) -> int | None:
 
 def _top_p(value: float | None) -> float | None:
     return None if value is None or value >= 1.0 else value
-
-
-def about_dump(dump: Dump) -> dict[str, Any]:
-    """What a report says about its dump."""
-    return {
-        "name": dump.path.resolve().name,
-        "vocab_size": dump.vocab_size,
-        "n_prompts": dump.n_prompts,
-        "n_positions": dump.n_positions,
-        "temperature": dump.temperature,
-        "top_k": dump.top_k,
-        "top_p": dump.top_p,
-    }
 
 
 def _distinct(name: str, values: Sequence[_T]) -> tuple[_T, ...]:

@@ -240,15 +240,7 @@ def _about(
     max_branching: int,
 ) -> Figures:
     return {
-        "dump": {
-            "name": dump.path.resolve().name,
-            "vocab_size": dump.vocab_size,
-            "n_prompts": dump.n_prompts,
-            "n_positions": dump.n_positions,
-            "temperature": dump.temperature,
-            "top_k": dump.top_k,
-            "top_p": dump.top_p,
-        },
+        "dump": dump.about(),
         "rule": rule.label,
         "max_depth": depth,
         "max_branching": max_branching,

@@ -90,6 +90,18 @@ class Dump:
         # A worker process opens the folder itself; a mapping cannot travel.
         return open_dump, (str(self.path.resolve()),)
 
+    def about(self) -> dict[str, Any]:
+        """What a report says about its dump: name, sizes and sampling settings, as plain data."""
+        return {
+            "name": self.path.resolve().name,
+            "vocab_size": self.vocab_size,
+            "n_prompts": self.n_prompts,
+            "n_positions": self.n_positions,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+        }
+
     def close(self) -> None:
         """Unmap the shard that is mapped, if any. Reading again maps it again."""
         with self._lock:

@@ -126,25 +126,27 @@ def add_mixture(scale, state, n_terms, cut, n_below, above, space, tokens, n_tok
 
     The cut is that of `cut_at`; with ``n_below = n_terms`` and ``cut = inf`` this is ``U`` itself.
     """
-    cnt, cw, point = sums
     mass = 0.0
     for j in range(n_below):
-        c, tau, index = state[j, C], state[j, TAU], np.int64(state[j, INDEX])
-        cnt[row, index] += scale * c
-        cw[row, index] += scale * c * tau
-        mass += c * mass_below(tau, index, space, tokens, n_tokens)
-        for i in range(n_tokens):
-            e = tokens[i]
-            held = space.p[e] if e < index else tau * space.q[e]
-            point[row, e] -= scale * c * held
+        tau, index = state[j, TAU], np.int64(state[j, INDEX])
+        coefficient = state[j, C]
+        _add_term(scale * coefficient, tau, index, space, tokens, n_tokens, row, sums)
+        mass += coefficient * mass_below(tau, index, space, tokens, n_tokens)
     if above > 0.0:
         index = index_below(cut, space.rho, space.n_drafted)
-        cnt[row, index] += scale * above
-        if index < space.n_drafted:
-            cw[row, index] += scale * above * cut
+        _add_term(scale * above, cut, index, space, tokens, n_tokens, row, sums)
         mass += above * mass_below(cut, index, space, tokens, n_tokens)
-        for i in range(n_tokens):
-            e = tokens[i]
-            held = space.p[e] if e < index else cut * space.q[e]
-            point[row, e] -= scale * above * held
     return mass
+
+
+@njit
+def _add_term(coefficient, level, index, space, tokens, n_tokens, row, sums):
+    """Add ``c min(level q, p)`` off the rejected tokens; beyond all drafted ones the level may be inf."""
+    cnt, cw, point = sums
+    cnt[row, index] += coefficient
+    if index < space.n_drafted:
+        cw[row, index] += coefficient * level
+    for i in range(n_tokens):
+        e = tokens[i]
+        held = space.p[e] if e < index else level * space.q[e]
+        point[row, e] -= coefficient * held

@@ -159,15 +159,7 @@ def block_eal(
             walk.take(prompt, rows)
             advance()
         prompts = walk.finish()
-        about = {
-            "name": dump.path.resolve().name,
-            "vocab_size": dump.vocab_size,
-            "n_prompts": dump.n_prompts,
-            "n_positions": dump.n_positions,
-            "temperature": dump.temperature,
-            "top_k": dump.top_k,
-            "top_p": dump.top_p,
-        }
+        about = dump.about()
     if not prompts:
         raise InputError(
             f"no prompt has {depth} consecutive positions whose target gives the recorded token "
