@@ -48,7 +48,10 @@ def check_number(name: str, value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}: it must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{name} is beyond the range of floats") from None
 
 
 def as_list(value: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def logits_to_probs(
     [0.0, 1.0, 0.0]
     """
     check_sampling(temperature, top_k, top_p)
-    scores = np.array(logits, dtype=np.float64)
+    scores = check_floats("logits", logits)
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise InputError(
             f"logits need a vocabulary axis of at least one token, got shape {scores.shape}"
@@ -151,7 +152,7 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
     >>> check_probs([0.25, 0.75], "target_probs").tolist()
     [0.25, 0.75]
     """
-    array = np.array(probs, dtype=np.float64)
+    array = check_floats(name, probs)
     if array.ndim == 0 or array.shape[-1] == 0:
         raise DistributionError(
             f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}"
@@ -163,7 +164,8 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
         raise DistributionError(
             f"{name}: {_place(row)}token {token}: probability is {value}; it must be in [0, 1]"
         )
-    total = array.sum(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):  # a sum beyond the float range is not 1 either
+        total = array.sum(axis=-1, keepdims=True)
     off = np.abs(total[..., 0] - 1) > SUM_TOLERANCE
     if off.any():
         row = [int(i) for i in np.argwhere(off)[0]]
@@ -173,6 +175,31 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
         )
     array /= total
     return array
+
+
+def check_floats(name: str, values: Any) -> NDArray[np.float64]:
+    """A float64 copy of an array of real numbers; `InputError` for anything else.
+
+    Ragged rows, text, complex or masked values and the like are refused: numpy would raise an error of
+    its own, or read something into them. Exact rationals are taken.
+
+    Examples
+    --------
+    >>> check_floats("logits", [1, 2]).tolist()
+    [1.0, 2.0]
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array: fill what is masked first")
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind == "O" and all(isinstance(item, Real) for item in found.flat):
+            found = found.astype(np.float64)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{name} is no array of numbers ({error})") from None
+    # bfloat16 is a type of a package of its own
+    if found.dtype.kind not in "fiu" and found.dtype.name != "bfloat16":
+        raise InputError(f"{name} holds {found.dtype}: give an array of real numbers")
+    return found.astype(np.float64)
 
 
 def check_vocabulary_map(

@@ -349,3 +349,47 @@ def test_refusals():
     flat = rng.dirichlet(np.ones(900), size=2)
     with pytest.raises(InputError, match="too many to walk"):
         exact_law("rrs-wor", *flat, 5, method="exact")
+
+
+@pytest.mark.parametrize("values", [
+    None, "ab", {}, [[1.0], [0.5, 0.5]], [0.5, 0.5j], ["0.5", "0.5"], [True, False], [10**400, 0],
+    np.ma.masked_array([0.5, 0.5], [0, 1]), np.array(["2020"], "M8"), [[0.5, 0.5], None], [1e308, 1e308],
+])  # fmt: skip
+def test_what_is_no_array_of_probabilities_is_refused_by_name(values):
+    for call in (
+        lambda: exact_law("specinfer", values, [0.5, 0.5], 1),
+        lambda: optimal_acceptance(values, [0.5, 0.5], 1),
+        lambda: optimal_acceptance([0.5, 0.5], values, 1),
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+@pytest.mark.parametrize("rule", [None, 1, b"resispec", []])
+def test_what_is_no_rule_is_refused_by_name(rule):
+    with pytest.raises(RuleError, match="rule is"):
+        exact_law(rule, [0.5, 0.5], [0.5, 0.5], 1)
+
+
+@pytest.mark.parametrize("rule", ["resispec", "resispec:budget=clipped", "resispec:fill=water"])
+def test_a_walk_of_days_is_not_begun(rule):
+    with pytest.raises(InputError, match="too many to walk"):
+        exact_law(rule, [0.997, 0.001, 0.001, 0.001], [0.25] * 4, 64, method="exact")
+
+
+@pytest.mark.parametrize("method", ["auto", "sampled"])
+@pytest.mark.parametrize("rule", ["resispec:fill=index", "resispec-eagle:reading=proxy"])
+def test_drawn_paths_reject_only_what_can_be_rejected(rule, method):
+    for p, q in (
+        ([1.0, 0, 0, 0, 0], [1.0, 5e-324, 0, 0, 0]),
+        ([0.3, 0, 0.3, 0.3, 0.1], [0.3, 5e-324, 0.30000000000000004, 0.3, 0.10000000000000002]),
+        ([0.0, 0.0, 1.0], [0.5, 0.5, 0.0]),
+    ):
+        law = exact_law(rule, p, q, 3, method=method, max_paths=1, seed=1)
+        assert abs(law.output_probs.sum() - 1) < 1e-12 and not np.isnan(law.kl_interval).any()
+
+
+def test_few_tokens_without_replacement_are_walked_however_many_siblings():
+    flat = [0.2] * 5
+    law = exact_law("rrs-wor", flat, flat, 64, method="exact")
+    assert law.method == "exact" and law.accepted[0] == pytest.approx(1)

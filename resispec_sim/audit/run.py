@@ -191,7 +191,13 @@ def _is_wide(pair: Pair) -> bool:
 
 def _pairs(pairs: Sequence[tuple[ArrayLike, ArrayLike]]) -> list[Pair]:
     found = []
-    for target_probs, draft_probs in pairs:
+    for pair in pairs:
+        try:
+            target_probs, draft_probs = pair
+        except (TypeError, ValueError):
+            raise InputError(
+                f"pairs holds {pair!r}: give pairs (target_probs, draft_probs)"
+            ) from None
         target = check_probs(target_probs, "target_probs")
         draft = check_probs(draft_probs, "draft_probs")
         if target.ndim != 1 or target.shape != draft.shape:

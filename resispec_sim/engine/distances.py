@@ -109,6 +109,8 @@ def batch_interval(
         return figure(law / law.sum(), target)
 
     whole = of(total)
+    if not np.isfinite(whole):
+        return np.array([whole, whole])
     without = np.array([of(total - laws[g]) for g in range(n)])
     center = n * whole - (n - 1) * float(without.mean())
     half = 1.96 * float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))

@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.result import Outcome, check_accept_probs, check_residual
-from resispec_sim.errors import InputError
+from resispec_sim.engine.result import (
+    Outcome,
+    check_accept_probs,
+    check_residual,
+    check_walkable,
+)
 from resispec_sim.rules.base import PositionRule, SequentialRule
 from resispec_sim.rules.siblings import next_draw, sibling_tuples
 
@@ -21,9 +25,6 @@ FloatArray = NDArray[np.float64]
 
 N_BATCHES = 16
 MIN_PATHS = 256
-LIMIT = 1e13
-"""Path-steps beyond which no walk is begun."""
-
 LEAST_COST = 2000
 """Path-steps of the budget that a dense step counts as at least: what its overhead is worth."""
 
@@ -60,12 +61,8 @@ def generic_outcome(
     """
     cost = dense_cost(target_probs.size)
     needed = cost_of_all(rule, draft_probs, n_siblings)
-    if needed > LIMIT and (method == "exact" or not isinstance(rule, SequentialRule)):
-        raise InputError(
-            f"{rule.label} has about {needed / cost:.1g} paths for {n_siblings} siblings over "
-            f"{np.count_nonzero(draft_probs)} tokens, too many to walk: use method='sampled' or 'auto', "
-            "which need a SequentialRule"
-        )
+    if method == "exact" or not isinstance(rule, SequentialRule):
+        check_walkable(rule, needed)
     # a rule that edits what it is given is stopped there, not believed
     target_probs, draft_probs = read_only(target_probs), read_only(draft_probs)
     few = method == "exact" or (method != "sampled" and needed <= max_paths)
@@ -90,7 +87,12 @@ def cost_of_all(rule: PositionRule, draft_probs: FloatArray, n_siblings: int) ->
         n_paths = 2.0 * n_drafted
     else:
         # in logarithms: the count passes the float range before it is of any use
-        log_paths = 0.0 if rule.siblings == "topk" else n_siblings * math.log(max(n_drafted, 1))
+        log_paths = 0.0
+        for i in range(0 if rule.siblings == "topk" else n_siblings):
+            left = n_drafted - (i if rule.siblings == "without_replacement" else 0)
+            if left <= 1 or log_paths > 700.0:
+                break
+            log_paths += math.log(left)
         n_paths = math.exp(log_paths) if log_paths < 700.0 else math.inf
     return n_paths * dense_cost(draft_probs.size)
 
@@ -160,13 +162,16 @@ def _drawn_paths(
                     break
                 accept = check_accept_probs(rule.accept_probs(state), law, rule.label)
                 by_token[batch, i] += weight * law * accept
-                cumulated = np.cumsum(law * (1.0 - accept))
-                if cumulated[-1] <= 0.0:
+                rejected = law * (1.0 - accept)
+                tokens = np.flatnonzero(rejected)
+                if not len(tokens):
                     weight = 0.0
                     break
+                cumulated = np.cumsum(rejected[tokens])
                 weight *= float(cumulated[-1])
                 level = (at if i == 0 else rng.random()) * cumulated[-1]
-                token = min(int(np.searchsorted(cumulated, level, side="right")), p.size - 1)
+                place = min(int(np.searchsorted(cumulated, level, side="right")), len(tokens) - 1)
+                token = int(tokens[place])
                 state = rule.after_rejection(state, token)
                 drawn = (*drawn, token)
             if weight > 0.0:

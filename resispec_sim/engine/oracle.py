@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resispec_sim.checks import check_whole
 from resispec_sim.errors import DistributionError, InputError, RuleError
 from resispec_sim.rules.base import PositionRule, Rule, SequentialRule, to_array
 from resispec_sim.rules.siblings import next_draw, sibling_tuples
@@ -73,8 +74,7 @@ def enumerate_law(
         raise InputError(
             f"the target has {vocab_size} tokens, the draft {len(draft)}; align them first"
         )
-    if n_siblings < 0:
-        raise InputError(f"n_siblings is {n_siblings}; it must be 0 or more")
+    n_siblings = check_whole("n_siblings", n_siblings, at_least=0)
     if not isinstance(rule, PositionRule):
         raise RuleError(f"{rule.label} verifies several levels: it has no law at one position")
     rule.check_count(n_siblings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.closing import LIGHTEST
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_space import RatioSpace, count_below
 
@@ -49,7 +50,29 @@ def predict_path_steps(
     total = np.interp(np.log2(weights), grid, table).sum()
     with np.errstate(divide="ignore"):
         total += np.interp(np.log2(again), grid, previous).sum()
-    return float(max(total, space.n_over))
+    return float(max(total, space.n_over, repeated_paths(space, first_weight, n_siblings)))
+
+
+def repeated_paths(space: RatioSpace, first_weight: NDArray[np.float64], n_siblings: int) -> float:
+    """A lower bound of the paths, from repeats alone: ``r`` rejected tokens, then any of them again.
+
+    In a small vocabulary with many siblings these are nearly all paths there are.
+    """
+    weight, most, rejected = float(first_weight.max()), 1.0, [int(np.argmax(first_weight))]
+    while weight > LIGHTEST and len(rejected) < n_siblings:
+        # each repeat multiplies the weight by a draft probability; too light a path ends
+        least = float(space.q[rejected].min())
+        room = np.log(weight / LIGHTEST) / -np.log(least) if least < 1.0 else np.inf
+        log_paths = min(n_siblings - len(rejected), room) * np.log(len(rejected))
+        most = max(most, float(np.exp(min(log_paths, 700.0))))
+        end = int(np.searchsorted(space.rho, weight))
+        left = weight * space.q[:end] - space.p[:end]
+        left[[x for x in rejected if x < end]] = 0.0
+        if not (left > 0).any():
+            break
+        rejected.append(int(np.argmax(left)))
+        weight = float(left.max())
+    return most
 
 
 @njit

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
 from resispec_sim.engine.predict import predict_path_steps
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
-from resispec_sim.engine.result import Outcome, bounded_law, check_mass, to_token_order
+from resispec_sim.engine.result import (
+    Outcome,
+    bounded_law,
+    check_mass,
+    check_walkable,
+    to_token_order,
+)
 from resispec_sim.engine.sampled import sampled_outcome
 from resispec_sim.rules.resispec import ResiSpec
 
@@ -49,6 +55,8 @@ def resispec_outcome(
 
     Raises
     ------
+    InputError
+        If ``exact`` is asked for where the walk would take days.
     InfeasibleBudgetError
         If budget ``applied`` asks for more mass than is left off a token that can be rejected.
     """
@@ -60,6 +68,7 @@ def resispec_outcome(
     if method == "sampled":
         outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)
     elif method == "exact":
+        check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
         outcome = exact_outcome(rule, space, first, n_siblings)
     elif method == "auto":
         if predict_path_steps(space, first.weight, n_siblings) <= max_paths:

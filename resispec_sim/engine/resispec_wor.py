@@ -9,7 +9,8 @@ from resispec_sim.engine.generic import N_BATCHES, sampled_result
 from resispec_sim.engine.ratio_look_up import sum_below
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
 from resispec_sim.engine.resispec_wor_walk import predict_steps, walk_all, walk_drawn
-from resispec_sim.engine.result import Outcome, to_token_order
+from resispec_sim.engine.result import Outcome, check_walkable, to_token_order
+from resispec_sim.rules.resispec_schemes import ResiSpecWor
 
 FloatArray = NDArray[np.float64]
 
@@ -49,7 +50,10 @@ def resispec_wor_outcome(
     outcome: Outcome | None = None
     if method != "sampled":
         most = np.inf if method == "exact" else max_paths / STEP_COST
-        if method == "exact" or predict_steps(space, n, fill == "water") <= 2 * most:
+        predicted = predict_steps(space, n, fill == "water")
+        if method == "exact":
+            check_walkable(ResiSpecWor(fill), predicted)  # type: ignore[arg-type]
+        if predicted <= 2 * most:
             outcome = _all_paths(space, n, fill == "water", most)
     if outcome is None:
         outcome = _drawn_paths(space, n, fill == "water", max_paths, seed)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.errors import MassError
+from resispec_sim.errors import InputError, MassError
+from resispec_sim.rules.base import Rule
 
 MASS_TOLERANCE = 1e-12
 
@@ -89,6 +90,19 @@ def to_token_order(
         batch_laws=None if outcome.batch_laws is None else back(outcome.batch_laws),
         notes=(*outcome.notes, *notes),
     )
+
+
+LIMIT = 1e13
+"""Path-steps beyond which no walk is begun."""
+
+
+def check_walkable(rule: Rule, n_steps: float) -> None:
+    """Refuse to walk all paths of a rule where that would take days (`InputError`)."""
+    if not n_steps <= LIMIT:
+        raise InputError(
+            f"{rule.label} would take {n_steps:.1g} path-steps here, too many to walk: use "
+            "method='auto', 'certified' or 'sampled', or fewer siblings"
+        )
 
 
 def bounded_law(

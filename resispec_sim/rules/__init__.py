@@ -90,6 +90,8 @@ def parse_rule(text: str | Rule, **options: Any) -> Rule:
         if options:
             raise RuleError(f"{text.label}: give options with a rule's name, not with an instance")
         return text
+    if not isinstance(text, str):
+        raise RuleError(f"rule is {text!r}: give a name, such as 'specinfer', or an instance")
     match = re.fullmatch(r"([\w-]+)(?::(?P<pairs>.*)|\[(?P<values>.*)\])?", text.strip())
     if match is None:
         raise RuleError(f"cannot read rule {text!r}; write name, name:option=value or name[value]")
