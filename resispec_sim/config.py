@@ -27,7 +27,7 @@ class EngineConfig:
     """
 
     method: Method = "auto"
-    max_paths: int = 50_000_000
+    max_paths: int = 40_000_000
     seed: int = 0
 
 

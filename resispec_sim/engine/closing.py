@@ -1,34 +1,73 @@
-"""Closing the last level of a path: the sums over its last rejected sibling, and their terms.
+"""Closing the last level of a path, fill capacity: sums over its last rejected sibling, and their terms.
 
-Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a rejected token; `tokens`
-holds the rejected tokens of a path, the first `n_tokens` places of it.
+A token with p = 0 is never accepted, so drawing it again is no different from drawing another one: such
+tokens are never put among the rejected ones. `tokens` holds the rejected tokens of a path, the first
+`n_tokens` places of it.
+
+Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a rejected token.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from resispec_sim.engine.jit import njit
-from resispec_sim.engine.ratio_space import count_below
-from resispec_sim.engine.terms import add_exactly
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.jit import inlined
+from resispec_sim.engine.nodes import node_below
+from resispec_sim.engine.tail import DEGREE, N_MOMENTS, TAIL_OCTAVE, index_of, octave
+from resispec_sim.engine.terms import add_term
 
 TINY = 1e-300
 # Lighter paths count as none: they carry nothing that could be seen, and subnormal numbers are slow.
 LIGHTEST = 1e-250
+# Powers of 1/w must not overflow in a series.
+LIGHTEST_SERIES = 1e-60
 BLOCK_MASK = 255  # terms per block of a sum, less one
+SERIES_WORK = 24  # path-steps that a series costs, measured against one step of a closed level
+# Rows of the scratch space that the series of one state need.
+N_SERIES = 5
+N_POWERS = 5
 
 
-@njit
-def clipped_mass(w, k, space, tokens, n_tokens):
+class Scratch(NamedTuple):
+    """What a walk of up to n rejections writes to and reads again."""
+
+    series: NDArray[np.float64]  # (6, 15)
+    powers: NDArray[np.float64]  # (5, 5)
+    held: NDArray[np.float64]  # (n + 1,) what rejected tokens hold of one state's terms
+    floats: NDArray[np.float64]  # (4, n + 1) of the states on the path: weight, share, two spreads
+    counts: NDArray[
+        np.int64
+    ]  # (5, n + 1) of them: k, next child, rejected tokens, is new; the tokens
+    base: NDArray[np.float64]  # (4, 1) multiples of p for both rows, and their rounding
+
+
+def new_scratch(n_siblings: int) -> Scratch:
+    """Scratch space for a walk."""
+    n = n_siblings + 1
+    return Scratch(
+        series=np.zeros((N_SERIES, N_MOMENTS)),
+        powers=np.zeros((N_POWERS, DEGREE + 1)),
+        held=np.zeros(n),
+        floats=np.zeros((4, n)),
+        counts=np.zeros((5, n), np.int64),
+        base=np.zeros((4, 1)),
+    )
+
+
+@inlined
+def clipped_mass(w, k, table, space, tokens, n_tokens):
     """``G_E(w) = sum over y not in E of min(p_y, w q_y)``; absolute accuracy is all that is needed."""
-    mass = space.prefix_p[k] + w * space.suffix_q[k]
+    mass = table.rows[k, 1] + w * table.rows[k, 2]
     for i in range(n_tokens):
         e = tokens[i]
         mass -= min(space.p[e], w * space.q[e])
     return max(mass, 0.0)
 
 
-@njit
+@inlined
 def spread_share(weight, clipped, room):
     """``t`` of the capacity fill, the deficit over the room; the term's factor ``c`` is ``1 - t``.
 
@@ -40,7 +79,7 @@ def spread_share(weight, clipped, room):
     return min(max(weight - clipped, 0.0) / room, 1.0)
 
 
-@njit
+@inlined
 def contains(tokens, n_tokens, x):
     for i in range(n_tokens):
         if tokens[i] == x:
@@ -48,186 +87,270 @@ def contains(tokens, n_tokens, x):
     return False
 
 
-@njit
-def prefix_off(k, space, tokens, n_tokens):
-    """Sum of p before index k, rejected tokens left out, with a relative error of rounding.
-
-    The plain difference has the error of the whole sum, which a million light paths would add up.
-    """
-    total = space.prefix_p[k]
-    error = space.prefix_p_low[k]
+@inlined
+def open_draft(table, space, tokens, n_tokens):
+    """Draft mass of the tokens with p > 0 that were not rejected."""
+    mass = table.rows[space.n_zero, 2] if space.n_zero <= space.n_over else 0.0
     for i in range(n_tokens):
-        e = tokens[i]
-        if e < k:
-            rest = total - space.p[e]
-            error += (total - rest) - space.p[e]
-            total = rest
-    return total + error
+        mass -= space.q[tokens[i]]
+    return max(mass, 0.0)
 
 
-@njit
-def suffix_off(k, space, tokens, n_tokens):
-    """Sum of q from index k on, rejected tokens left out; see `prefix_off`."""
-    total = space.suffix_q[k]
-    error = space.suffix_q_low[k]
+@inlined
+def last_octave(w, table):
+    """Octave beyond which no child of a state is heavy."""
+    lightest = max(octave(min(table.rho_low / w, 1.0)), TAIL_OCTAVE - 1)
+    return min(lightest, table.deepest)
+
+
+@inlined
+def count_fresh(k, tokens, n_tokens):
+    """Tokens below an index that were not rejected before."""
+    n = k
     for i in range(n_tokens):
-        e = tokens[i]
-        if e >= k:
-            rest = total - space.q[e]
-            error += (total - rest) - space.q[e]
-            total = rest
-    return total + error
+        if tokens[i] < k:
+            n -= 1
+    return n
 
 
-@njit
-def water_level(mass, space, tokens, n_tokens, k_start):
-    """Level ``tau`` with ``sum over y not in E of min(tau q, p) = mass``.
+@inlined
+def light_leaf(a, b, open_q, zero):
+    """``(t, c w', f)`` of a light last child, the second and third over w; see `series`."""
+    rest = 1.0 - open_q
+    if zero:
+        t = a * rest / (1.0 - a * open_q)
+        return t, a * (1.0 - t), 0.0
+    g = (a - b) / (1.0 - (a * open_q + b * rest - a * a + a * b))
+    return (rest + a) * g, (1.0 - a) * g, (a * (1.0 - a) + b * (rest + a)) * g
 
-    Returns ``(tau, k(tau), s, cost)``; where the drafted tokens cannot hold the mass they are full
-    (``k`` = all of them) and the never-drafted ones get the share ``s`` of their ``p``. ``cost`` counts
-    tokens that had to be summed one by one.
+
+@inlined
+def heavy_leaf(
+    x, fresh, w, qx, px, many, table, space, tokens, n_tokens, scale, held, second, terms
+):
+    """A last child that has to be looked up, `many` of them; returns their sum of t.
+
+    Adds what rejected tokens held to `held`.
+
+    Where `second` has a `third`, the look-up is a chord on its nodes, which then hold the term.
     """
-    q, rho = space.q, space.rho
-    n_drafted = space.n_drafted
-    held = prefix_off(n_drafted, space, tokens, n_tokens)
-    if mass >= held:
-        undrafted = space.prefix_p[q.size] - space.prefix_p[n_drafted]
-        share = 0.0 if undrafted <= 0.0 else min((mass - held) / undrafted, 1.0)
-        return 0.0, n_drafted, max(share, 0.0), 0
-    lo, hi, stride = k_start, n_drafted, 16
-    # tau is at least the path's weight: gallop from there, since it is usually near.
-    while lo < hi:
-        k = min(lo + stride, hi - 1) if stride > 0 else (lo + hi) >> 1
-        level = rho[k]
-        held = prefix_off(k, space, tokens, n_tokens)
-        held += level * suffix_off(k, space, tokens, n_tokens)
-        if held < mass:
-            lo = k + 1
-            stride *= 8
-        else:
-            hi = k
-            stride = 0
-    k = lo
-    below = prefix_off(k, space, tokens, n_tokens)
-    slope = suffix_off(k, space, tokens, n_tokens)
-    cost = 0
-    if slope < 1e-6 * space.suffix_q[k]:
-        # Nearly all draft mass above k is rejected: the difference has no digits left, so sum anew.
-        slope = 0.0
-        cost = n_drafted - k
-        for y in range(k, n_drafted):
-            if not contains(tokens, n_tokens, y):
-                slope += q[y]
-    if slope <= 0.0:
-        return 0.0, k, 0.0, cost
-    return max(mass - below, 0.0) / slope, k, 0.0, cost
-
-
-@njit
-def add_level(row, scale, mass, space, tokens, n_tokens, k_start, terms):
-    """Add ``scale`` times the water-filled residual of a path of the given mass.
-
-    A level can be high where little draft mass is left, and a rejected token would then hold much
-    more than the path's mass: what is added and left out over a million paths must cancel exactly.
-    """
-    tau, k, share, cost = water_level(mass, space, tokens, n_tokens, k_start)
-    terms.work[0] += cost
-    terms.cnt[row, k] += scale
-    add_exactly(terms.cw, terms.cw_low, row, k, scale * tau)
-    for i in range(n_tokens):
-        e = tokens[i]
-        if e < k:
-            terms.full[row, e] += scale
-        else:
-            add_exactly(terms.full_w, terms.full_w_low, row, e, scale * tau)
-    add_exactly(terms.tail, terms.tail_low, row, 0, scale * share)
-
-
-@njit
-def close_capacity(space, w, k_end, tokens, n_tokens, scale, terms):
-    """Last level of a path, fill capacity: all ways to reject the last sibling. Returns sum of t."""
     p, q = space.p, space.q
-    point = terms.point
-    n_zero = space.n_zero
-    rho_low = space.rho[n_zero] if n_zero < p.size else np.inf
-    q_rejected = 0.0
+    if not fresh:
+        px = 0.0
+    wx = w * qx - px
+    own = min(px, wx * qx)
+    on_nodes = second.third.size > 0 and wx >= second.weight[0]
+    k, part = 0, 0.0
+    if on_nodes:
+        k = node_below(wx)
+        part = (wx - second.weight[k]) / (second.weight[k + 1] - second.weight[k])
+        clipped = second.mass[k] + part * (second.mass[k + 1] - second.mass[k]) - own
+    else:
+        k = index_of(wx, table)
+        clipped = table.rows[k, 1] + wx * table.rows[k, 2] - own
     for i in range(n_tokens):
-        if tokens[i] >= n_zero:
-            q_rejected += q[tokens[i]]
-    q_open = space.suffix_q[n_zero] - q_rejected
-    spread, low_c, low_cw = 0.0, 0.0, 0.0
-    # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
-    block_t, block_c, block_cw = 0.0, 0.0, 0.0
-    for at in range(k_end + n_tokens):
-        if at & BLOCK_MASK == 0:
-            spread += block_t
-            low_c += block_c
-            low_cw += block_cw
-            block_t, block_c, block_cw = 0.0, 0.0, 0.0
-        fresh = at < k_end
-        if fresh:
-            x = at
-            if contains(tokens, n_tokens, x):
-                continue
+        e = tokens[i]
+        clipped -= min(p[e], wx * q[e])
+    t = spread_share(wx, max(clipped, 0.0), w - px - clipped)
+    c = many * (1.0 - t)
+    if on_nodes:
+        second.third[k] += scale * c * (1.0 - part)
+        second.third[k + 1] += scale * c * part
+    else:
+        add_term(terms.sums[0], k, scale * c, scale * c * wx)
+    if px > 0.0:
+        terms.point[0, x] -= scale * (c * own + many * t * px)
+    for i in range(n_tokens):
+        e = tokens[i]
+        held[i] += c * min(p[e], wx * q[e])
+    return many * t
+
+
+@inlined
+def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms):
+    """All ways to reject the last sibling; returns the sum of t and the path-steps it cost."""
+    p, q = space.p, space.q
+    n_zero, rho_low = space.n_zero, table.rho_low
+    open_q = open_draft(table, space, tokens, n_tokens)
+    point, held = terms.point, scratch.held
+    spread, low_cw = 0.0, 0.0
+    for i in range(n_tokens):
+        held[i] = 0.0
+    if k_end >= table.leaf_from and table.moments.shape[0] > 0 and w > LIGHTEST_SERIES:
+        work = SERIES_WORK
+        spread, low_cw = _sum_leaves(space, table, w, k_end, open_q, scale, terms)
+        for i in range(n_tokens):
+            e = tokens[i]
+            if e < k_end and octave(q[e]) >= TAIL_OCTAVE:
+                t, cw, f = light_leaf(q[e], p[e] / w, open_q, False)
+                spread -= t
+                low_cw -= w * cw
+                point[0, e] += scale * w * f
+        for o in range(last_octave(w, table) + 1):
+            for at in range(table.start[o], table.start[o + 1]):
+                x = table.index[at]
+                if x >= k_end:
+                    break
+                qx, px, many = (
+                    table.by_octave[at, 0],
+                    table.by_octave[at, 1],
+                    table.by_octave[at, 2],
+                )
+                wx = w * qx - px
+                if (o >= TAIL_OCTAVE and wx <= rho_low) or wx <= LIGHTEST:
+                    continue
+                if contains(tokens, n_tokens, x):
+                    continue
+                work += 1
+                if wx > rho_low:
+                    if o >= TAIL_OCTAVE:
+                        t, cw, f = light_leaf(qx, px / w, open_q, x < n_zero)
+                        spread -= many * t
+                        low_cw -= many * w * cw
+                        point[0, x] += scale * many * w * f
+                    spread += heavy_leaf(
+                        x,
+                        True,
+                        w,
+                        qx,
+                        px,
+                        many,
+                        table,
+                        space,
+                        tokens,
+                        n_tokens,
+                        scale,
+                        held,
+                        second,
+                        terms,
+                    )
+                else:
+                    t, cw, f = light_leaf(qx, px / w, open_q, x < n_zero)
+                    spread += t
+                    low_cw += w * cw
+                    point[0, x] -= scale * w * f
+    else:
+        work = k_end
+        # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
+        block_t, block_cw = 0.0, 0.0
+        for x in range(k_end):
+            if x & BLOCK_MASK == 0:
+                spread += block_t
+                low_cw += block_cw
+                block_t, block_cw = 0.0, 0.0
             px = p[x]
             wx = w * q[x] - px
-        else:
-            x = tokens[at - k_end]
-            px = 0.0
-            wx = w * q[x]
-        if wx <= LIGHTEST:
-            continue
-        if wx <= rho_low:
-            # Every token but those of p = 0 is clipped on the draft's side: no look-up.
-            own = q[x] if fresh and x >= n_zero else 0.0
-            clipped = wx * max(q_open - own, 0.0)
+            if wx <= LIGHTEST or contains(tokens, n_tokens, x):
+                continue
+            if wx > rho_low:
+                block_t += heavy_leaf(
+                    x,
+                    True,
+                    w,
+                    q[x],
+                    px,
+                    1.0,
+                    table,
+                    space,
+                    tokens,
+                    n_tokens,
+                    scale,
+                    held,
+                    second,
+                    terms,
+                )
+                continue
+            own = q[x] if x >= n_zero else 0.0
+            clipped = wx * max(open_q - own, 0.0)
             t = spread_share(wx, clipped, w - px - clipped)
-            c = 1.0 - t
-            block_c += c
-            block_cw += c * wx
-            point[0, x] -= scale * (c * wx * own + t * px)
-        else:
-            k = count_below(wx, space.rho, space.bucket)
-            clipped = clipped_mass(wx, k, space, tokens, n_tokens)
-            if fresh:
-                clipped -= min(px, wx * q[x])
-            t = spread_share(wx, clipped, w - px - clipped)
-            c = 1.0 - t
-            add_exactly(terms.cnt, terms.cnt_low, 0, k, scale * c)
-            add_exactly(terms.cw, terms.cw_low, 0, k, scale * c * wx)
-            if fresh:
-                point[0, x] -= scale * (c * min(px, wx * q[x]) + t * px)
-            for i in range(n_tokens):
-                e = tokens[i]
-                point[0, e] -= scale * c * min(p[e], wx * q[e])
-        block_t += t
-    low_c += block_c
-    low_cw += block_cw
-    add_exactly(terms.cnt, terms.cnt_low, 0, n_zero, scale * low_c)
-    add_exactly(terms.cw, terms.cw_low, 0, n_zero, scale * low_cw)
+            cw = (1.0 - t) * wx
+            block_t += t
+            block_cw += cw
+            if px > 0.0:
+                point[0, x] -= scale * (cw * own + t * px)
+        spread += block_t
+        low_cw += block_cw
     for i in range(n_tokens):
         e = tokens[i]
-        if e >= n_zero:
-            point[0, e] -= scale * low_cw * q[e]
-    return spread + block_t
-
-
-@njit
-def close_water(space, w, k_end, tokens, n_tokens, scale, terms):
-    """Last level of a path, fill water: the final residual of each is one level."""
-    p, q = space.p, space.q
-    for x in range(k_end):
-        if contains(tokens, n_tokens, x):
-            continue
-        wx = w * q[x] - p[x]
+        wx = w * q[e]
         if wx <= LIGHTEST:
             continue
-        tokens[n_tokens] = x
-        k = count_below(wx, space.rho, space.bucket)
-        add_level(0, scale, wx, space, tokens, n_tokens + 1, k, terms)
-    for r in range(n_tokens):
-        wx = w * q[tokens[r]]
-        if wx <= LIGHTEST:
+        if wx > rho_low:
+            spread += heavy_leaf(
+                e,
+                False,
+                w,
+                q[e],
+                0.0,
+                1.0,
+                table,
+                space,
+                tokens,
+                n_tokens,
+                scale,
+                held,
+                second,
+                terms,
+            )
             continue
-        k = count_below(wx, space.rho, space.bucket)
-        add_level(0, scale, wx, space, tokens, n_tokens, k, terms)
+        clipped = wx * open_q
+        t = spread_share(wx, clipped, w - clipped)
+        spread += t
+        low_cw += (1.0 - t) * wx
+    # counts at the lowest place never matter: only tokens with p = 0 are below it
+    add_term(terms.sums[0], n_zero, 0.0, scale * low_cw)
+    for i in range(n_tokens):
+        e = tokens[i]
+        point[0, e] -= scale * (low_cw * q[e] + held[i])
+    return spread, work
+
+
+@inlined
+def _sum_leaves(space, table, w, k, open_q, scale, terms):
+    """Sums of t and of ``c w'`` over all children of the tail as if they were light, and their points.
+
+    The series of `series` written out, since this is done once for every heavy state.
+    """
+    Q, r = open_q, 1.0 - open_q
+    g20, g11, g02 = Q, r - Q, -r
+    g30, g21, g12, g03 = Q * g20 - 1.0, Q * g11 + r * g20 + 2.0, Q * g02 + r * g11 - 1.0, r * g02
+    g40, g31 = Q * g30 - g20, Q * g21 + r * g30 - g11 + g20
+    g22, g13, g04 = Q * g12 + r * g21 - g02 + g11, Q * g03 + r * g12 + g02, r * g03
+    m = table.moments[k]
+    b1 = 1.0 / w
+    b2 = b1 * b1
+    b3, b4 = b2 * b1, b2 * b2
+    # sums of g and of a g
+    total = (m[1] - b1 * m[2]) + (g20 * m[3] + b1 * g11 * m[4] + b2 * g02 * m[5])
+    total += g30 * m[6] + b1 * g21 * m[7] + b2 * g12 * m[8] + b3 * g03 * m[9]
+    total += g40 * m[10] + b1 * g31 * m[11] + b2 * g22 * m[12] + b3 * g13 * m[13] + b4 * g04 * m[14]
+    shifted = (m[3] - b1 * m[4]) + (g20 * m[6] + b1 * g11 * m[7] + b2 * g02 * m[8])
+    shifted += g30 * m[10] + b1 * g21 * m[11] + b2 * g12 * m[12] + b3 * g03 * m[13]
+    spread = r * total + shifted
+    low_cw = w * (total - shifted)
+    row = terms.series[k]
+    s0 = -scale * w
+    s1, s2, s3, s4 = s0 * b1, s0 * b2, s0 * b3, s0 * b4
+    row[0] += s0
+    row[1] += s1 * (r - 1.0)
+    row[2] -= s2 * r
+    row[3] += s0 * (g20 - 1.0)
+    row[4] += s1 * (g11 + r * g20 + 2.0)
+    row[5] += s2 * (g02 + r * g11 - 1.0)
+    row[6] += s3 * r * g02
+    row[7] += s0 * (g30 - g20)
+    row[8] += s1 * (g21 - g11 + r * g30 + g20)
+    row[9] += s2 * (g12 - g02 + r * g21 + g11)
+    row[10] += s3 * (g03 + r * g12 + g02)
+    row[11] += s4 * r * g03
+    if space.n_zero > 0:
+        power, once, twice = 1.0, 0.0, 0.0
+        for i in range(1, 6):
+            once += power * table.zero_moments[i]
+            if i < 5:
+                twice += power * table.zero_moments[i + 1]
+            power *= open_q
+        spread += r * once
+        # a (1 - t) = a - a t
+        low_cw += w * (table.zero_moments[1] - r * twice)
+    return spread, low_cw

@@ -14,15 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.closing import (
-    contains,
-    prefix_off,
-    spread_share,
-    suffix_off,
-    water_level,
-)
+from resispec_sim.engine.closing import contains, spread_share
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.ratio_look_up import index_below
+from resispec_sim.engine.water import prefix_off, suffix_off, water_level
 
 C, TAU, INDEX = 0, 1, 2
 C_ALL, TAIL, W = 0, 1, 2

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.closing import new_scratch
+from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.nodes import no_second
 from resispec_sim.engine.ratio_space import RatioSpace
-from resispec_sim.engine.terms import new_terms, sum_law
+from resispec_sim.engine.tail import Table
+from resispec_sim.engine.terms import add_series, new_terms, sum_law
 from resispec_sim.engine.walk import SUM_COST, walk
 from resispec_sim.errors import InfeasibleBudgetError
 from resispec_sim.rules.resispec import ResiSpec
@@ -38,8 +42,8 @@ class Walked:
     lost: NDArray[np.float64]  # (K + 1,) mass cut off before sibling i was tried, and in all
     closed: NDArray[np.float64]  # (V,) emitted after the last rejection
     cut: NDArray[np.float64]  # (V,) residual of the paths that were cut off
-    steps: int
-    work: float  # path-steps and what else they cost, in path-steps
+    steps: int  # paths of rejections that were summed, however that was done
+    work: float  # what they cost, in steps of a plain loop
     complete: bool
 
 
@@ -77,49 +81,88 @@ def first_rejection(rule: ResiSpec, space: RatioSpace) -> FirstRejection:
 def run_walk(
     rule: ResiSpec,
     space: RatioSpace,
+    table: Table,
     first: FirstRejection,
     n_siblings: int,
     *,
     theta: float = 0.0,
-    max_steps: float = np.inf,
+    max_work: float = np.inf,
     want_law: bool = True,
 ) -> Walked:
     """One walk of the paths heavier than `theta`, and its terms summed up."""
     n, vocab = n_siblings, space.p.size
+    water = rule.fill == "water"
     accepted, lost = np.zeros(n), np.zeros(n + 1)
-    acc_cnt, acc_cw = np.zeros((n, vocab + 1)), np.zeros((n, vocab + 1))
-    acc_point = np.zeros((n, vocab))
-    terms = new_terms(vocab)
+    acc, acc_point = np.zeros((n, space.n_over + 1, 2)), np.zeros((n, vocab))
+    series = table.moments.shape[0] > 0
+    acc_series = np.zeros((space.n_over + 1 if series else 0, 2))
+    terms = new_terms(space, water=water, cuts=theta > 0.0, series=series and not water)
     # sibling 1 has no rejection before it: the weight is 1
-    acc_cnt[0, space.n_over] = acc_cw[0, space.n_over] = 1.0
-    accepted[0] = np.minimum(space.p, space.q).sum()
-    steps, base0, base1, complete = walk(
+    acc[0, space.n_over] = 1.0
+    accepted[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
+    scratch = new_scratch(n)
+    steps, work, complete = walk(
         space,
+        table,
         n,
         first.weight,
         first.scale,
         theta,
-        min(max_steps, 2.0**62),
+        min(max_work, 2.0**62),
         want_law,
-        rule.fill == "water",
+        water,
         accepted,
         lost,
-        acc_cnt,
-        acc_cw,
+        acc,
         acc_point,
+        acc_series,
+        scratch,
+        no_second(),
         terms,
     )
-    by_token = sum_terms(space, acc_cnt, acc_cw) + acc_point
-    work = float(space.n_over + steps + SUM_COST * terms.work[0])
-    law = sum_law(space, terms, (base0, base1))
+    by_token = sum_terms(space, acc, acc_point, acc_series)
+    law = sum_law(space, terms, scratch.base[:2, 0] + scratch.base[2:, 0])
     return Walked(
-        accepted, by_token, lost, law[0], law[1], space.n_over + int(steps), work, complete
+        accepted,
+        by_token,
+        lost,
+        law[0],
+        law[-1] if theta > 0.0 else np.zeros_like(law[0]),
+        int(steps),
+        float(space.n_over + work + SUM_COST * terms.work[0]),
+        complete,
     )
 
 
 def sum_terms(
-    space: RatioSpace, cnt: NDArray[np.float64], cw: NDArray[np.float64]
+    space: RatioSpace,
+    acc: NDArray[np.float64],
+    acc_point: NDArray[np.float64],
+    acc_series: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Sum terms ``c min(w q, p)`` kept as counts and weighted counts at ``k(w)``; (..., V)."""
-    above = np.cumsum(cnt[..., ::-1], axis=-1)[..., ::-1][..., 1:]
-    return space.p * above + space.q * np.cumsum(cw, axis=-1)[..., :-1]
+    """Sum terms ``c min(w q, p)`` kept as counts and weighted counts at ``k(w)``; (n, V).
+
+    The series belongs to the last sibling.
+    """
+    by_token = np.empty(acc_point.shape)
+    _sum_terms(space, acc, acc_point, acc_series, np.zeros(2), by_token)
+    return by_token
+
+
+@kernel
+def _sum_terms(space, acc, acc_point, acc_series, total, by_token):
+    p, q = space.p, space.q
+    places = acc.shape[1] - 1
+    for row in range(acc.shape[0]):
+        above = 0.0
+        for y in range(p.size - 1, -1, -1):
+            if y < places:
+                above += acc[row, y + 1, 0]
+            by_token[row, y] = p[y] * above + acc_point[row, y]
+        weighted = 0.0
+        for y in range(p.size):
+            if y <= places:
+                weighted += acc[row, y, 1]
+            by_token[row, y] += q[y] * weighted
+    if acc_series.shape[0] > 0:
+        add_series(space, acc_series, 2, 2, total, by_token[-1])

@@ -53,6 +53,20 @@ def predict_path_steps(
     return float(max(total, space.n_over, repeated_paths(space, first_weight, n_siblings)))
 
 
+def count_children(space: RatioSpace, first_weight: NDArray[np.float64]) -> tuple[int, int]:
+    """Pairs of rejections of tokens not rejected before, and an upper bound of those with a look-up.
+
+    A second token's weight is at most ``w1 q2``, so few are heavier than the smallest ratio; O(V log V).
+    """
+    weights = first_weight[first_weight > 0]
+    k = np.searchsorted(space.rho[: space.n_over], weights)
+    rho_low = space.rho[space.n_zero] if space.n_zero < space.rho.size else np.inf
+    drafted = np.sort(space.q[: space.n_over])
+    with np.errstate(over="ignore"):
+        heavy = drafted.size - np.searchsorted(drafted, rho_low / weights)
+    return int(k.sum()), int(np.minimum(k, heavy).sum())
+
+
 def repeated_paths(space: RatioSpace, first_weight: NDArray[np.float64], n_siblings: int) -> float:
     """A lower bound of the paths, from repeats alone: ``r`` rejected tokens, then any of them again.
 

@@ -7,25 +7,32 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.grid import bracket_three
+from resispec_sim.engine.law_grid import estimate_residual
+from resispec_sim.engine.nodes import new_grid
 from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
-from resispec_sim.engine.predict import predict_path_steps
+from resispec_sim.engine.predict import count_children, predict_path_steps
 from resispec_sim.engine.ratio_space import RatioSpace, to_ratio_space
 from resispec_sim.engine.result import (
     Outcome,
     bounded_law,
     check_mass,
     check_walkable,
+    estimated_law,
     to_token_order,
 )
 from resispec_sim.engine.sampled import sampled_outcome
+from resispec_sim.engine.tail import Table, to_table
 from resispec_sim.rules.resispec import ResiSpec
 
 FIRST_THETA = 0.25
 THETA_STEP = 8.0
-WATER_COST = (
-    16  # a path-step of fill water has a level to find and takes as long as many plain ones
-)
-SLACK = 2  # an exact walk may take this many times the budget before it is given up
+# A path-step of fill water has a level to find and takes as long as many plain ones.
+WATER_COST = 16
+HEAVY_COST = 12  # path-steps that a pair of rejections with a look-up costs at three siblings
+GRID_CUT_WORK = 4e6  # path-steps of that walk where the law's estimate does not come from it
+CUT_SHARE = 0.25  # of the budget, for a walk whose light paths are cut off
+MOMENTS_FROM = 400_000  # pairs of rejections from which series are worth their sums
 
 
 def resispec_outcome(
@@ -62,19 +69,25 @@ def resispec_outcome(
     """
     space = to_ratio_space(target_probs, draft_probs)
     first = first_rejection(rule, space)
+    pairs, heavy = count_children(space, first.weight)
+    table = to_table(space, with_moments=n_siblings > 1 and pairs > MOMENTS_FROM)
     if rule.fill == "water":
         max_paths = max(max_paths / WATER_COST, 1)
     outcome: Outcome | None = None
     if method == "sampled":
-        outcome = sampled_outcome(rule, space, first, n_siblings, max_paths, seed)
+        outcome = sampled_outcome(rule, space, table, first, n_siblings, max_paths, seed)
     elif method == "exact":
         check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
-        outcome = exact_outcome(rule, space, first, n_siblings)
+        outcome = exact_outcome(rule, space, table, first, n_siblings)
     elif method == "auto":
-        if predict_path_steps(space, first.weight, n_siblings) <= max_paths:
-            outcome = exact_outcome(rule, space, first, n_siblings, SLACK * max_paths)
+        # capacity, three siblings: a light pair of rejections costs nothing worth counting
+        known = n_siblings == 3 and rule.fill == "capacity"
+        if not known or HEAVY_COST * heavy <= max_paths:
+            outcome = exact_outcome(rule, space, table, first, n_siblings, max_paths)
     if outcome is None:
-        outcome = certified_outcome(rule, space, first, n_siblings, max_paths)
+        if n_siblings == 3 and not table.moments.size:
+            table = to_table(space, with_moments=True)
+        outcome = certified_outcome(rule, space, table, first, n_siblings, CUT_SHARE * max_paths)
     if rule.fill == "water" and space.n_overflow:
         outcome = _without_certain_residual(outcome, space.n_overflow)
     return to_token_order(outcome, space.order, notes=first.notes)
@@ -100,12 +113,13 @@ def _without_certain_residual(outcome: Outcome, n_overflow: int) -> Outcome:
 def exact_outcome(
     rule: ResiSpec,
     space: RatioSpace,
+    table: Table,
     first: FirstRejection,
     n_siblings: int,
-    max_steps: float = np.inf,
+    max_work: float = np.inf,
 ) -> Outcome | None:
-    """All paths, or None where they turn out to be more than `max_steps`."""
-    walked = run_walk(rule, space, first, n_siblings, max_steps=max_steps)
+    """All paths, or None where they turn out to be more than `max_work`."""
+    walked = run_walk(rule, space, table, first, n_siblings, max_work=max_work)
     if not walked.complete:
         return None
     law = walked.accepted_by_token.sum(axis=0) + walked.closed
@@ -119,29 +133,52 @@ def exact_outcome(
 
 
 def certified_outcome(
-    rule: ResiSpec, space: RatioSpace, first: FirstRejection, n_siblings: int, max_paths: float
+    rule: ResiSpec,
+    space: RatioSpace,
+    table: Table,
+    first: FirstRejection,
+    n_siblings: int,
+    max_work: float,
 ) -> Outcome:
     """The heaviest paths under a budget, and rigorous bounds for what the others can add.
 
-    Acceptance needs one level less than the law, so it is walked apart and is usually much tighter.
+    Acceptance needs one level less than the law and does not depend on the fill: with three siblings it
+    is bracketed on a grid, with more it is walked apart. Both are usually much tighter than the law,
+    whose estimate with three siblings and fill ``capacity`` comes from a grid too.
     """
-    acceptance = _deepen(rule, space, first, n_siblings, max_paths, want_law=False)
-    law = _deepen(rule, space, first, n_siblings, max_paths, want_law=True)
-    steps = acceptance.steps + law.steps
-    # A path that was cut off may still accept any later sibling, or none.
-    cut_before = acceptance.lost[:n_siblings]
-    interval = np.stack((acceptance.accepted, acceptance.accepted + cut_before), axis=1)
-    by_token = np.maximum(acceptance.accepted_by_token, 0.0)
-    estimate = check_mass(
-        law.accepted_by_token.sum(axis=0) + law.closed + law.cut, f"the law of {rule.label}"
-    )
-    certain = np.maximum(by_token.sum(axis=0) + np.maximum(law.closed, 0.0), 0.0)
-    output, note = bounded_law(certain, estimate)
+    on_grid = n_siblings == 3 and rule.fill == "capacity"
+    if on_grid:
+        max_work = min(max_work, GRID_CUT_WORK)
+    law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
+    steps = law.steps
+    if n_siblings == 3:
+        grid = new_grid(table)
+        bracket = bracket_three(space, table, first, grid)
+        interval = np.stack((bracket.low, bracket.high), axis=1)
+        by_token = bracket.by_token
+        steps += bracket.work
+    else:
+        found = _deepen(rule, space, table, first, n_siblings, max_work, want_law=False)
+        # A path that was cut off may still accept any later sibling, or none.
+        interval = np.stack((found.accepted, found.accepted + found.lost[:n_siblings]), axis=1)
+        by_token = np.maximum(found.accepted_by_token, 0.0)
+        steps += found.steps
+    certain = by_token.sum(axis=0) + np.maximum(law.closed, 0.0)
+    undecided = law.lost[-1] > 0 or (interval[:, 1] > interval[:, 0]).any()
+    if undecided and on_grid:
+        rest, work = estimate_residual(space, table, first, grid)
+        steps += work
+        output, note = estimated_law(by_token.sum(axis=0), rest, certain)
+    else:
+        estimate = check_mass(
+            law.accepted_by_token.sum(axis=0) + law.closed + law.cut, f"the law of {rule.label}"
+        )
+        output, note = bounded_law(certain, estimate)
     return Outcome(
         output_probs=output,
         accepted=interval.mean(axis=1),
         accepted_by_token=by_token,
-        method="certified" if law.lost[-1] > 0 or cut_before.any() else "exact",
+        method="certified" if undecided else "exact",
         n_paths=steps,
         accepted_interval=interval,
         certain=certain,
@@ -152,23 +189,25 @@ def certified_outcome(
 def _deepen(
     rule: ResiSpec,
     space: RatioSpace,
+    table: Table,
     first: FirstRejection,
     n_siblings: int,
-    max_steps: float,
+    max_work: float,
     *,
     want_law: bool,
 ) -> Walked:
     """Lower the weight at which paths are cut off until the next walk would pass the budget."""
     theta, spent = FIRST_THETA, 0.0
-    best = run_walk(rule, space, first, n_siblings, theta=2.0, want_law=want_law)
-    while best.lost[-1] > 0 and spent < max_steps:
+    best = run_walk(rule, space, table, first, n_siblings, theta=2.0, want_law=want_law)
+    while best.lost[-1] > 0 and spent < max_work:
         walked = run_walk(
             rule,
             space,
+            table,
             first,
             n_siblings,
             theta=theta,
-            max_steps=max_steps - spent,
+            max_work=max_work - spent,
             want_law=want_law,
         )
         spent += walked.work

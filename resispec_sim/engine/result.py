@@ -119,6 +119,21 @@ def bounded_law(
     return output / output.sum(), f"{missing:.2e} of the mass is bounded, not walked"
 
 
+def estimated_law(
+    accepted: NDArray[np.float64], residual: NDArray[np.float64], certain: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], str]:
+    """A law of mass accepted by token and a residual that is known up to a factor, and a note.
+
+    The estimate never falls below what is certain (V,).
+    """
+    total = float(residual.sum())
+    left = max(1.0 - float(accepted.sum()), 0.0)
+    law = np.maximum(accepted + (left / total * residual if total > 0 else 0.0), certain)
+    missing = max(1.0 - float(certain.sum()), 0.0)
+    note = f"{missing:.2e} of the mass is bounded; the law's estimate is made on a grid of weights"
+    return law / law.sum(), note
+
+
 def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:
     """Return `probs` with negative rounding set to 0 after checking that they are a distribution.
 

@@ -7,15 +7,18 @@ import numpy as np
 from resispec_sim.engine.closing import (
     clipped_mass,
     close_capacity,
-    close_water,
     contains,
+    new_scratch,
     spread_share,
 )
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.nodes import no_second
 from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
-from resispec_sim.engine.ratio_space import RatioSpace, count_below
+from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.result import Outcome
-from resispec_sim.engine.terms import new_terms, sum_law
+from resispec_sim.engine.tail import Table, index_of
+from resispec_sim.engine.terms import add_term, new_terms, sum_law
+from resispec_sim.engine.water import close_water
 from resispec_sim.rules.resispec import ResiSpec
 
 N_BATCHES = 16
@@ -25,6 +28,7 @@ MAX_PREFIXES = 65_536
 def sampled_outcome(
     rule: ResiSpec,
     space: RatioSpace,
+    table: Table,
     first: FirstRejection,
     n_siblings: int,
     max_paths: float,
@@ -37,7 +41,7 @@ def sampled_outcome(
     standard errors.
     """
     if n_siblings <= 1:
-        walked = run_walk(rule, space, first, n_siblings)
+        walked = run_walk(rule, space, table, first, n_siblings)
         law = walked.accepted_by_token.sum(axis=0) + walked.closed
         return Outcome(law, walked.accepted, walked.accepted_by_token, "exact", walked.steps)
     n, vocab = n_siblings, space.p.size
@@ -53,10 +57,11 @@ def sampled_outcome(
     steps = 0
     for batch in range(N_BATCHES):
         accepted = np.zeros(n)
-        acc_cnt, acc_cw = np.zeros((n, vocab + 1)), np.zeros((n, vocab + 1))
-        acc_point = np.zeros((n, vocab))
-        terms = new_terms(vocab)
-        acc_cnt[0, space.n_over] = acc_cw[0, space.n_over] = 1.0
+        acc, acc_point = np.zeros((n, space.n_over + 1, 2)), np.zeros((n, vocab))
+        water = rule.fill == "water"
+        series = table.moments.shape[0] > 0 and not water
+        terms = new_terms(space, water=water, cuts=False, series=series)
+        acc[0, space.n_over] = 1.0
         accepted[0] = np.minimum(space.p, space.q).sum()
         base = 0.0
         if total > 0:
@@ -68,20 +73,22 @@ def sampled_outcome(
             prefixes[:, 0] = np.minimum(prefixes[:, 0], first.weight.size - 1)
             walked_steps, base = walk_prefixes(
                 space,
+                table,
                 n,
                 prefixes,
                 first.weight,
                 total / per_batch,
-                rule.fill == "water",
+                water,
                 accepted,
-                acc_cnt,
-                acc_cw,
+                acc,
                 acc_point,
+                new_scratch(n),
+                no_second(),
                 terms,
             )
             steps += walked_steps
-        by_token[batch] = sum_terms(space, acc_cnt, acc_cw) + acc_point
-        closed = sum_law(space, terms, (base, 0.0))[0]
+        by_token[batch] = sum_terms(space, acc, acc_point, np.zeros((0, 2)))
+        closed = sum_law(space, terms, np.array([base]))[0]
         laws[batch] = by_token[batch].sum(axis=0) + closed
         masses[batch] = accepted
     output = np.maximum(laws.mean(axis=0), 0.0)
@@ -101,18 +108,20 @@ def sampled_outcome(
     )
 
 
-@njit
+@kernel
 def walk_prefixes(
     space,
+    table,
     n,
     prefixes,
     first_weight,
     share,
     water,
     accepted,
-    acc_cnt,
-    acc_cw,
+    acc,
     acc_point,
+    scratch,
+    second,
     terms,
 ):
     """Follow given prefixes and close the last level of each; terms as in `walk`.
@@ -120,12 +129,9 @@ def walk_prefixes(
     A path of weight w counts with scale 1/(its probability of being drawn).
     """
     p, q = space.p, space.q
-    cnt, cw, point = terms.cnt, terms.cw, terms.point
-    w = np.zeros(n)
-    share_t = np.zeros(n)
-    n_tok = np.zeros(n, np.int64)
-    new = np.zeros(n, np.bool_)
-    tok = np.zeros(n + 1, np.int64)
+    point = terms.point
+    w, share_t = scratch.floats[0], scratch.floats[1]
+    n_tok, new, tok = scratch.counts[2], scratch.counts[3], scratch.counts[4]
     base = 0.0
     steps = 0
     for s in range(prefixes.shape[0]):
@@ -146,42 +152,42 @@ def walk_prefixes(
             if wx <= 0.0:
                 alive = False
                 break
+            fresh = fresh and p[x] > 0.0
             if fresh:
                 tok[nt] = x
                 nt += 1
-            k = count_below(wx, space.rho, space.bucket)
-            mass = clipped_mass(wx, k, space, tok, nt)
+            k = index_of(wx, table)
+            mass = clipped_mass(wx, k, table, space, tok, nt)
             room = before - mass - (p[x] if fresh else 0.0)
             w[level], share_t[level], n_tok[level], new[level] = (
                 wx,
                 spread_share(wx, mass, room),
                 nt,
-                fresh,
+                1 if fresh else 0,
             )
             accepted[level] += scale * mass
-            acc_cnt[level, k] += scale
-            acc_cw[level, k] += scale * wx
+            acc[level, k, 0] += scale
+            acc[level, k, 1] += scale * wx
             for i in range(nt):
                 acc_point[level, tok[i]] -= scale * min(p[tok[i]], wx * q[tok[i]])
             before = wx
         if not alive:
             continue
-        k = count_below(before, space.rho, space.bucket)
+        k = index_of(before, table)
         steps += k
         if water:
-            close_water(space, before, k, tok, nt, scale, terms)
+            close_water(space, table, before, k, tok, nt, scale, terms)
             continue
-        spread = close_capacity(space, before, k, tok, nt, scale, terms)
+        spread, _ = close_capacity(space, table, before, k, tok, nt, scale, scratch, second, terms)
         for level in range(n - 1, 0, -1):
             term = scale * (1.0 - share_t[level]) * spread
-            k = count_below(w[level], space.rho, space.bucket)
-            cnt[0, k] += term
-            cw[0, k] += term * w[level]
+            k = index_of(w[level], table)
+            add_term(terms.sums[0], k, term, term * w[level])
             for i in range(n_tok[level]):
                 e = tok[i]
                 point[0, e] -= term * min(p[e], w[level] * q[e])
             spread *= share_t[level]
-            if new[level]:
+            if new[level] == 1:
                 e = tok[n_tok[level] - 1]
                 point[0, e] -= scale * spread * p[e]
         base += scale * spread

@@ -10,56 +10,141 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.ratio_space import RatioSpace
+from resispec_sim.engine.series import POINT_TERMS
+from resispec_sim.engine.tail import DEGREE, TAIL_OCTAVE, octave
 
 FloatArray = NDArray[np.float64]
+CNT, CNT_LOW, CW, CW_LOW = 0, 1, 2, 3
 
 
 class Terms(NamedTuple):
-    """Sums over the terms of a law, in ratio order. V = tokens.
+    """Sums over the terms of a law, in ratio order. R = rows (2, or 1 where nothing is cut off).
 
-    A rejected token is left out of its path's term. What it would have held is counted apart, in the
-    unit of the term (`full`, `full_w`), since p or q times a difference of counts loses nothing where
-    the difference of products would.
+    A rejected token is left out of its path's term. For fill ``water`` what it would have held is
+    counted apart, in the unit of the term (`full`, `full_w`), since p or q times a difference of counts
+    loses nothing where the difference of products would.
     """
 
-    cnt: FloatArray  # (2, V + 1) sum of c at k(w)
-    cnt_low: FloatArray  # (2, V + 1) rounding of cnt
-    cw: FloatArray  # (2, V + 1) sum of c w at k(w)
-    cw_low: FloatArray  # (2, V + 1) rounding of cw
-    point: FloatArray  # (2, V) mass to add at one token
-    full: FloatArray  # (2, V) sum of c over terms that leave out a token of theirs below k(w)
-    full_w: FloatArray  # (2, V) sum of c w over those that leave out one at or above k(w)
-    full_w_low: FloatArray  # (2, V) rounding of full_w
-    tail: FloatArray  # (2, 1) multiple of p on the tokens that are never drafted
-    tail_low: FloatArray  # (2, 1) rounding of tail
+    sums: FloatArray  # (R, K + 1, 4) sum of c at k(w), its rounding, sum of c w, its rounding
+    point: FloatArray  # (R, V) mass to add at one token
+    series: FloatArray  # (K + 1, 12) mass to add at the tail's tokens below an index, as a series
+    full: FloatArray  # (R, V) sum of c over terms that leave out a token of theirs below k(w)
+    full_w: FloatArray  # (R, V) sum of c w over those that leave out one at or above k(w)
+    full_w_low: FloatArray  # (R, V) rounding of full_w
+    tail: FloatArray  # (R, 1) multiple of p on the tokens that are never drafted
+    tail_low: FloatArray  # (R, 1) rounding of tail
     work: FloatArray  # (1,) tokens that had to be summed one by one
 
 
-def new_terms(vocab_size: int) -> Terms:
-    """Empty sums."""
-    v = vocab_size
-    shapes = (*[(2, v + 1)] * 4, (2, v), (2, v), (2, v), (2, v), (2, 1), (2, 1), (1,))
-    return Terms(*(np.zeros(shape) for shape in shapes))
+def new_terms(space: RatioSpace, *, water: bool, cuts: bool, series: bool) -> Terms:
+    """Empty sums; a water level may lie above every ratio below 1."""
+    rows = 2 if cuts else 1
+    vocab = space.p.size
+    places = vocab if water else space.n_over
+    full = vocab if water else 0
+    return Terms(
+        sums=np.zeros((rows, places + 1, 4)),
+        point=np.zeros((rows, vocab)),
+        series=np.zeros((places + 1 if series else 0, POINT_TERMS)),
+        full=np.zeros((rows, full)),
+        full_w=np.zeros((rows, full)),
+        full_w_low=np.zeros((rows, full)),
+        tail=np.zeros((rows, 1)),
+        tail_low=np.zeros((rows, 1)),
+        work=np.zeros(1),
+    )
 
 
-def sum_law(space: RatioSpace, terms: Terms, base: tuple[float, float]) -> FloatArray:
-    """Mass per token (2, V); `base` multiplies p itself."""
-    # extended precision where the machine has it: two large sums may differ by little
-    counts = terms.cnt.astype(np.longdouble) + terms.cnt_low
-    above = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][:, 1:]
-    weighted = np.cumsum(terms.cw.astype(np.longdouble) + terms.cw_low, axis=1)[:, :-1]
-    left_out = terms.full_w.astype(np.longdouble) + terms.full_w_low
-    law = space.p * (above - terms.full).astype(np.float64) + space.q * (
-        weighted - left_out
-    ).astype(np.float64)
-    law += terms.point + np.array(base)[:, None] * space.p
-    law[:, space.n_drafted :] += (terms.tail + terms.tail_low) * space.p[space.n_drafted :]
+def sum_law(space: RatioSpace, terms: Terms, base: FloatArray) -> FloatArray:
+    """Mass per token (R, V); `base` multiplies p itself."""
+    law = np.empty(terms.point.shape)
+    _sum_law(space, terms, base, np.zeros(POINT_TERMS), law)
     return law
 
 
-@njit
+@kernel
+def _sum_law(space, terms, base, total, law):
+    p, q = space.p, space.q
+    vocab = p.size
+    places = terms.sums.shape[1] - 1
+    with_full = terms.full.shape[1] > 0
+    for row in range(law.shape[0]):
+        sums = terms.sums[row]
+        # from above: the counts of terms that hold all of p at a token
+        high, low = 0.0, 0.0
+        for y in range(vocab - 1, -1, -1):
+            if y < places:
+                high, low = two_sum(high, low, sums[y + 1, CNT], sums[y + 1, CNT_LOW])
+            count = high + low
+            if with_full:
+                count = (high - terms.full[row, y]) + low
+            law[row, y] = p[y] * (count + base[row]) + terms.point[row, y]
+        high, low = 0.0, 0.0
+        for y in range(vocab):
+            if y <= places:
+                high, low = two_sum(high, low, sums[y, CW], sums[y, CW_LOW])
+            weighted = high + low
+            if with_full:
+                left_out = terms.full_w[row, y]
+                weighted = (high - left_out) + (low - terms.full_w_low[row, y])
+            law[row, y] += q[y] * weighted
+        share = terms.tail[row, 0] + terms.tail_low[row, 0]
+        for y in range(space.n_drafted, vocab):
+            law[row, y] += share * p[y]
+    if terms.series.shape[0] > 0:
+        add_series(space, terms.series, 2, DEGREE, total, law[0])
+
+
+@kernel
+def add_series(space, series, lowest, highest, total, mass):
+    """Add what the series of all states above each token of the tail come to; `total` starts at 0."""
+    for y in range(series.shape[0] - 2, space.n_zero - 1, -1):
+        for m in range(total.size):
+            total[m] += series[y + 1, m]
+        if octave(space.q[y]) < TAIL_OCTAVE:
+            continue
+        ratio = space.p[y] / space.q[y]
+        head = 1.0
+        for _ in range(lowest):
+            head *= space.q[y]
+        m = 0
+        value = 0.0
+        for degree in range(lowest, highest + 1):
+            power = head
+            for _ in range(degree + 1):
+                value += total[m] * power
+                power *= ratio
+                m += 1
+            head *= space.q[y]
+        mass[y] += value
+
+
+@inlined
+def two_sum(high, low, value, value_low):
+    """``high + low + value + value_low`` as a number and its rounding."""
+    after = high + value
+    part = after - high
+    return after, low + ((high - (after - part)) + (value - part)) + value_low
+
+
+@inlined
+def add_term(sums, k, c, cw):
+    """Add a term to its place, with what rounding drops kept beside it."""
+    before = sums[k, CNT]
+    after = before + c
+    part = after - before
+    sums[k, CNT_LOW] += (before - (after - part)) + (c - part)
+    sums[k, CNT] = after
+    before = sums[k, CW]
+    after = before + cw
+    part = after - before
+    sums[k, CW_LOW] += (before - (after - part)) + (cw - part)
+    sums[k, CW] = after
+
+
+@inlined
 def add_exactly(high, low, row, i, value):
     """``high[row, i] += value``, with what rounding drops kept in `low`."""
     before = high[row, i]

@@ -11,79 +11,99 @@ Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a re
 
 from __future__ import annotations
 
-import numpy as np
-
 from resispec_sim.engine.closing import (
     LIGHTEST,
-    add_level,
     clipped_mass,
     close_capacity,
-    close_water,
     contains,
+    count_fresh,
     spread_share,
 )
-from resispec_sim.engine.jit import njit
-from resispec_sim.engine.pairs import close_acceptance, close_pairs
-from resispec_sim.engine.ratio_space import count_below
-from resispec_sim.engine.terms import add_exactly
+from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.pairs import NOT_HANDED, close_acceptance, close_pairs
+from resispec_sim.engine.tail import index_of
+from resispec_sim.engine.terms import add_term
+from resispec_sim.engine.water import add_level, close_pairs_water, close_water
 
 SUM_COST = 0.1  # path-steps per token of a sum that a water level needs
 VISIT_COST = 8  # path-steps that opening a state costs, measured against one step of a closed level
 
 
-@njit
+@kernel
 def walk(
     space,
+    table,
     n,
     first_weight,
     first_scale,
     theta,
-    max_steps,
+    max_work,
     want_law,
     water,
     accepted,
     lost,
-    acc_cnt,
-    acc_cw,
+    acc,
     acc_point,
+    acc_series,
+    scratch,
+    second,
     terms,
 ):
     """Walk every path of weight at least `theta`; lighter ones are cut off where they get lighter.
 
-    ``accepted``, ``lost``: (K,) and (K + 1,) accepted mass per sibling, and mass that was cut off
-    before a sibling was tried (last: in all). ``acc_*``: (K, V+1) and (K, V) terms of the accepted mass
-    per token. ``terms``: the law; a path that is cut off emits its residual as it stands, in row 1.
-    Returns ``(steps, base0, base1, complete)``; ``base`` multiplies p itself.
+    ``accepted``, ``lost``: (n,) and (n + 1,) accepted mass per sibling, and mass that was cut off
+    before a sibling was tried (last: in all). ``acc``, ``acc_point``, ``acc_series``: (n, K + 1, 2),
+    (n, V) and (K + 1, 2) terms of the accepted mass per token. ``terms``: the law; a path that is cut off
+    emits its residual as it stands, in row 1.
+    ``scratch.base`` collects what multiplies p itself. Returns ``(paths, work, complete)``.
     """
     p, q = space.p, space.q
+    n_zero = space.n_zero
     point = terms.point
     last = n - 1 if want_law else n - 2
-    w = np.zeros(n + 1)
-    share = np.zeros(n + 1)
-    spread0 = np.zeros(n + 1)
-    spread1 = np.zeros(n + 1)
-    ks = np.zeros(n + 1, np.int64)
-    pos = np.zeros(n + 1, np.int64)
-    n_tok = np.zeros(n + 1, np.int64)
-    tok = np.zeros(n + 1, np.int64)
-    is_new = np.zeros(n + 1, np.bool_)
-    steps = 0
-    base = np.zeros((2, 1))
-    base_low = np.zeros((2, 1))
+    floats, counts = scratch.floats, scratch.counts
+    w, share, spread0, spread1 = floats[0], floats[1], floats[2], floats[3]
+    ks, pos, n_tok, is_new, tok = counts[0], counts[1], counts[2], counts[3], counts[4]
+    base = scratch.base
+    paths = 0
+    work = 0.0
+    chains = not water and n_zero == 0 and n > 1
 
     for x1 in range(space.n_over):
-        if first_weight[x1] <= 0.0:
+        if first_weight[x1] <= LIGHTEST:
             continue
         scale = first_scale[x1]
+        if chains and first_weight[x1] <= table.rho_low and first_weight[x1] >= theta:
+            spread = _repeat(
+                space,
+                table,
+                n,
+                x1,
+                first_weight[x1],
+                scale,
+                want_law,
+                accepted,
+                acc,
+                acc_point,
+                terms,
+            )
+            _add_base(base, 0, scale * spread)
+            paths += n if want_law else n - 1
+            work += 1.0
+            continue
         level = 1
         w[1] = first_weight[x1]
-        tok[0] = x1
-        n_tok[1] = 1
-        is_new[1] = True
+        n_tok[1] = 0
+        is_new[1] = 0
+        if p[x1] > 0.0:
+            is_new[1] = 1
+            tok[0] = x1
+            n_tok[1] = 1
         pos[1] = -1
         spread0[0] = 0.0
         spread1[0] = 0.0
-        steps += 1
+        paths += 1
+        work += 1.0
         while level > 0:
             wj = w[level]
             nt = n_tok[level]
@@ -91,18 +111,18 @@ def walk(
             cut = False
             if pos[level] < 0:
                 # Entered for the first time.
-                k = count_below(wj, space.rho, space.bucket)
+                k = index_of(wj, table)
                 ks[level] = k
-                mass = clipped_mass(wj, k, space, tok, nt)
+                mass = clipped_mass(wj, k, table, space, tok, nt)
                 before = w[level - 1] if level > 1 else 1.0
-                room = before - mass - (p[tok[nt - 1]] if is_new[level] else 0.0)
+                room = before - mass - (p[tok[nt - 1]] if is_new[level] == 1 else 0.0)
                 share[level] = spread_share(wj, mass, room)
                 spread0[level] = 0.0
                 spread1[level] = 0.0
                 if level < n:
                     accepted[level] += scale * mass
-                    acc_cnt[level, k] += scale
-                    acc_cw[level, k] += scale * wj
+                    acc[level, k, 0] += scale
+                    acc[level, k, 1] += scale * wj
                     for i in range(nt):
                         e = tok[i]
                         acc_point[level, e] -= scale * min(p[e], wj * q[e])
@@ -129,32 +149,53 @@ def walk(
                             spread1[level] = 1.0
                 elif want_law and level == n - 2:
                     done = True
-                    spread0[level], spread1[level], visited = close_pairs(
-                        space,
-                        wj,
-                        k,
-                        tok,
-                        nt,
-                        scale,
-                        level + 1,
-                        theta,
-                        water,
-                        accepted,
-                        lost,
-                        acc_cnt,
-                        acc_cw,
-                        acc_point,
-                        terms,
-                    )
-                    steps += visited
-                    if steps + SUM_COST * terms.work[0] > max_steps:
-                        return steps, base[0, 0], base[1, 0], False
+                    if water:
+                        below, cost = close_pairs_water(
+                            space,
+                            table,
+                            wj,
+                            k,
+                            tok,
+                            nt,
+                            scale,
+                            level + 1,
+                            theta,
+                            accepted,
+                            lost,
+                            acc,
+                            acc_point,
+                            terms,
+                        )
+                    else:
+                        spread0[level], spread1[level], below, cost = close_pairs(
+                            space,
+                            table,
+                            wj,
+                            k,
+                            tok,
+                            nt,
+                            scale,
+                            level + 1,
+                            theta,
+                            accepted,
+                            lost,
+                            acc,
+                            acc_point,
+                            acc_series,
+                            scratch,
+                            NOT_HANDED,
+                            second,
+                            terms,
+                        )
+                    paths += below
+                    work += cost
                 elif level == last:
                     done = True
-                    steps += k + nt
+                    paths += count_fresh(k, tok, nt) + nt
                     if not want_law:
-                        close_acceptance(
+                        work += close_acceptance(
                             space,
+                            table,
                             wj,
                             k,
                             tok,
@@ -162,18 +203,22 @@ def walk(
                             scale,
                             level + 1,
                             accepted,
-                            acc_cnt,
-                            acc_cw,
+                            acc,
                             acc_point,
+                            acc_series,
                         )
                     elif water:
-                        close_water(space, wj, k, tok, nt, scale, terms)
+                        work += k + nt
+                        close_water(space, table, wj, k, tok, nt, scale, terms)
                     else:
-                        spread0[level] = close_capacity(space, wj, k, tok, nt, scale, terms)
-                    if steps + SUM_COST * terms.work[0] > max_steps:
-                        return steps, base[0, 0], base[1, 0], False
+                        spread0[level], cost = close_capacity(
+                            space, table, wj, k, tok, nt, scale, scratch, second, terms
+                        )
+                        work += cost
                 else:
                     pos[level] = 0
+                if work + SUM_COST * terms.work[0] > max_work:
+                    return paths, work, False
             if not done:
                 # Next child: new tokens in ratio order, then the tokens rejected before.
                 i = pos[level]
@@ -193,48 +238,84 @@ def walk(
                         break
                 pos[level] = i
                 if wx > LIGHTEST:
-                    is_child_new = i <= k
+                    is_child_new = i <= k and p[x] > 0.0
                     level += 1
                     w[level] = wx
                     pos[level] = -1
-                    is_new[level] = is_child_new
+                    is_new[level] = 1 if is_child_new else 0
                     n_tok[level] = nt
                     if is_child_new:
                         tok[nt] = x
                         n_tok[level] = nt + 1
-                    steps += VISIT_COST
-                    if steps + SUM_COST * terms.work[0] > max_steps:
-                        return steps, base[0, 0], base[1, 0], False
+                    paths += 1
+                    work += VISIT_COST
                     continue
             # All descendants are done: add this state's own terms and hand its share up.
             t = share[level]
-            k = count_below(wj, space.rho, space.bucket)
+            k = ks[level]
             if want_law and not water:
-                for row in range(2):
+                for row in range(terms.sums.shape[0]):
                     spread = spread0[level] if row == 0 else spread1[level]
                     term = scale * (1.0 - t) * spread
                     if row == 1 and cut:
                         term -= scale
                     if spread == 0.0 and term == 0.0:
                         continue
-                    add_exactly(terms.cnt, terms.cnt_low, row, k, term)
-                    add_exactly(terms.cw, terms.cw_low, row, k, term * wj)
+                    add_term(terms.sums[row], k, term, term * wj)
                     for i in range(nt):
                         e = tok[i]
                         point[row, e] -= term * min(p[e], wj * q[e])
-                    if is_new[level]:
+                    if is_new[level] == 1:
                         point[row, tok[nt - 1]] -= scale * t * spread * p[tok[nt - 1]]
                 spread0[level - 1] += t * spread0[level]
                 spread1[level - 1] += t * spread1[level]
             elif want_law and cut:
                 # The next acceptance is counted where it belongs; only the rest is emitted here.
-                add_exactly(terms.cnt, terms.cnt_low, 1, k, -scale)
-                add_exactly(terms.cw, terms.cw_low, 1, k, -scale * wj)
+                add_term(terms.sums[1], k, -scale, -scale * wj)
                 for i in range(nt):
                     e = tok[i]
                     point[1, e] += scale * min(p[e], wj * q[e])
             level -= 1
-        add_exactly(base, base_low, 0, 0, scale * spread0[0])
-        add_exactly(base, base_low, 1, 0, scale * spread1[0])
-    base += base_low
-    return steps, base[0, 0], base[1, 0], True
+        _add_base(base, 0, scale * spread0[0])
+        _add_base(base, 1, scale * spread1[0])
+    return paths, work, True
+
+
+@kernel
+def _repeat(space, table, n, x, weight, scale, want_law, accepted, acc, acc_point, terms):
+    """A first rejection after which nothing but the same token again can be rejected.
+
+    The token is clipped on the draft's side at every weight, and so is every other: no look-up. Returns
+    the path's share of p.
+    """
+    qx, px = space.q[x], space.p[x]
+    free = max(table.rows[0, 2] - qx, 0.0)
+    w = weight
+    for i in range(1, n):
+        accepted[i] += scale * w * free
+        acc[i, 0, 1] += scale * w
+        acc_point[i, x] -= scale * w * qx
+        w *= qx
+    if not want_law:
+        return 0.0
+    first = spread_share(weight, weight * free, 1.0 - weight * free - px)
+    again = qx * (1.0 - free) / (1.0 - qx * free)
+    # from the last level up: what is left of the mass of a path is spread over its parent's shape
+    passed, cw = 1.0, 0.0
+    for _ in range(n - 1):
+        cw += (1.0 - again) * passed * w
+        passed *= again
+        w = w / qx if qx > 0.0 else 0.0
+    cw += (1.0 - first) * passed * weight
+    add_term(terms.sums[0], 0, 0.0, scale * cw)
+    terms.point[0, x] -= scale * (cw * qx + first * passed * px)
+    return first * passed
+
+
+@kernel
+def _add_base(base, row, value):
+    before = base[row, 0]
+    after = before + value
+    part = after - before
+    base[row + 2, 0] += (before - (after - part)) + (value - part)
+    base[row, 0] = after

@@ -1,0 +1,381 @@
+"""Acceptance of three siblings between rigorous bounds, for positions with too many paths to walk.
+
+What sibling 3 accepts after the rejections ``x1, x2`` depends on ``w2 = w1 q2 - p2`` only, rejected tokens
+apart, and what it accepts after ``x1`` on ``w1`` only:
+
+    F(w1) = sum over x2 of m(w1 q2 - p2) - own,      m(w) = sum min(p, w q).
+
+Both are looked up on a grid. ``m`` is concave, so a chord is below it and two tangents are above it; every
+summand of F is concave from ``w1 = rho2`` on. A chord is below token by token as well, so that what is
+handed to the grid is a lower bound of the mass accepted of every token. First tokens of the head are not
+handed to the grid, and the first token's own part is taken out exactly or bounded.
+
+Legend: V = tokens, N = grid nodes, k = index of a weight in ratio order, G = 128 nodes an octave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.closing import (
+    LIGHTEST,
+    clipped_mass,
+    last_octave,
+    new_scratch,
+)
+from resispec_sim.engine.jit import inlined, kernel
+from resispec_sim.engine.nodes import N_NODES, Grid, node_below
+from resispec_sim.engine.pairs import close_acceptance
+from resispec_sim.engine.paths import FirstRejection, sum_terms
+from resispec_sim.engine.ratio_space import RatioSpace
+from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
+
+FloatArray = NDArray[np.float64]
+ROUNDING = 1e-14  # of a whole sum of this module; added to the upper bound
+MOST_WORK = 10_000_000  # path-steps up to which every node is summed
+LARGEST_STEP = 16
+FEW = 48  # children that are summed one by one rather than left to the grid
+
+
+class Handed(NamedTuple):
+    """What first rejections leave to nodes, and what the nodes come to."""
+
+    whole: FloatArray  # (N,) for second rejections below the node's index; then their F
+    cut: (
+        FloatArray  # (N,) handed from below: those below the index of the node before; then their F
+    )
+    second: FloatArray  # (N,) second rejections
+    values: FloatArray  # (3, N) F, its slope, its gap, for second rejections below the node's index
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Accepted masses in ratio order."""
+
+    low: FloatArray  # (3,)
+    high: FloatArray  # (3,)
+    by_token: FloatArray  # (3, V) lower bounds
+    work: int
+
+
+def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: Grid) -> Bracket:
+    """Bounds of what each of three siblings accepts; the first two are exact.
+
+    Parameters
+    ----------
+    space : RatioSpace
+    table : Table
+        With moments.
+    first : FirstRejection
+    grid : Grid
+
+    Returns
+    -------
+    Bracket
+    """
+    vocab = space.p.size
+    low, high = np.zeros(3), np.zeros(3)
+    acc, acc_point = np.zeros((3, space.n_over + 1, 2)), np.zeros((3, vocab))
+    acc_series = np.zeros((space.n_over + 1, 2))
+    acc[0, space.n_over] = 1.0
+    low[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
+    handed = Handed(*(np.zeros(N_NODES) for _ in range(3)), np.zeros((3, N_NODES)))
+    extra, work = _bracket(
+        space,
+        table,
+        first.weight,
+        first.scale,
+        grid,
+        handed,
+        low,
+        acc,
+        acc_point,
+        acc_series,
+        new_scratch(3),
+    )
+    high[:] = low
+    high[2] += extra + ROUNDING
+    by_token = sum_terms(space, acc, acc_point, acc_series)
+    return Bracket(np.maximum(low, 0.0), high, np.maximum(by_token, 0.0), int(work))
+
+
+@kernel
+def _bracket(
+    space,
+    table,
+    first_weight,
+    first_scale,
+    grid,
+    handed,
+    accepted,
+    acc,
+    acc_point,
+    acc_series,
+    scratch,
+):
+    p, q = space.p, space.q
+    tok = scratch.counts[4]
+    work = 0
+    step = choose_step(space, table, first_weight, grid, TAIL_OCTAVE, MOST_WORK, handed.whole)
+    # first pass: what has few children or a token of the head is summed, the rest handed to nodes
+    for x in range(space.n_over):
+        w, scale = first_weight[x], first_scale[x]
+        if w <= LIGHTEST:
+            continue
+        n_tok = 0
+        if p[x] > 0.0:
+            tok[0] = x
+            n_tok = 1
+        k = index_of(w, table)
+        accepted[1] += scale * clipped_mass(w, k, table, space, tok, n_tok)
+        acc[1, k, 0] += scale
+        acc[1, k, 1] += scale * w
+        if n_tok > 0:
+            acc_point[1, x] -= scale * min(p[x], w * q[x])
+        node = node_below(w)
+        if is_summed(x, w, k, node, q, table, TAIL_OCTAVE):
+            work += close_acceptance(
+                space,
+                table,
+                w,
+                k,
+                tok,
+                n_tok,
+                scale,
+                2,
+                accepted,
+                acc,
+                acc_point,
+                acc_series,
+            )
+            continue
+        work += 1
+        node = node // step * step
+        part = (w - grid.weight[node]) / (grid.weight[node + step] - grid.weight[node])
+        handed.whole[node] += scale * (1.0 - part)
+        handed.cut[node + step] += scale * part
+    below = 0
+    for node in range(0, grid.weight.size, step):
+        k_below = below
+        below = index_of(min(grid.weight[node], 1.0), table)
+        if handed.whole[node] > 0.0 or handed.cut[node] > 0.0:
+            work += _sum_node(
+                space,
+                table,
+                grid,
+                handed,
+                node,
+                below,
+                k_below,
+                accepted,
+                acc,
+                acc_point,
+                acc_series,
+            )
+    for node in range(grid.weight.size):
+        amount = handed.second[node]
+        if amount != 0.0:
+            k = index_of(min(grid.weight[node], 1.0), table)
+            acc[2, k, 0] += amount
+            acc[2, k, 1] += amount * grid.weight[node]
+    # second pass: the first token's own part, and how far the sum can be above its chord
+    extra = 0.0
+    for x in range(space.n_over):
+        w, scale = first_weight[x], first_scale[x]
+        if w <= LIGHTEST:
+            continue
+        k = index_of(w, table)
+        node = node_below(w)
+        if is_summed(x, w, k, node, q, table, TAIL_OCTAVE):
+            continue
+        node = node // step * step
+        extra += scale * _own_part(
+            space, table, grid, handed, x, w, k, node, node + step, scale, accepted, acc, acc_point
+        )
+    return extra, work
+
+
+@kernel
+def choose_step(space, table, first_weight, grid, head, most, used):
+    """Nodes between two that first weights are handed to: 1, or more where all nodes are too many."""
+    for x in range(space.n_over):
+        w = first_weight[x]
+        if w > LIGHTEST:
+            node = node_below(w)
+            if not is_summed(x, w, index_of(w, table), node, space.q, table, head):
+                used[node] = 1.0
+    work = 0
+    for node in range(grid.weight.size):
+        if used[node] > 0.0:
+            w = grid.weight[node]
+            work += min(index_of(w, table), np.int64(table.start[last_octave(w, table) + 1]))
+            used[node] = 0.0
+    step = 1
+    while work > most * step and step < LARGEST_STEP:
+        step *= 2
+    return step
+
+
+@inlined
+def is_summed(x, w, k, node, q, table, head):
+    """Whether a first token is summed by itself: one of the head, or with few heavy children."""
+    if octave(q[x]) < head or node < 0 or k < FEW:
+        return True
+    return table.start[last_octave(w, table) + 1] < FEW
+
+
+@kernel
+def _sum_node(
+    space, table, grid, handed, node, k_end, k_below, accepted, acc, acc_point, acc_series
+):
+    """F of a node, with what was handed to it scattered over the tokens that it is accepted as."""
+    n_zero, rho_low = space.n_zero, table.rho_low
+    w = grid.weight[node]
+    whole, cut = handed.whole[node], handed.cut[node]
+    open_q = table.rows[n_zero, 2]
+    value, value_cut, slope, gap, gap_cut = 0.0, 0.0, 0.0, 0.0, 0.0
+    low_w, low_w_cut = 0.0, 0.0
+    for side in range(2):
+        k = k_end if side == 0 else k_below
+        scale = whole if side == 0 else cut
+        m = table.moments[k]
+        zeros = table.zero_moments[1] if k >= n_zero else 0.0
+        weight = w * m[1] - m[2]
+        mass = open_q * weight - (w * m[3] - m[4]) + w * zeros * open_q
+        weight += w * zeros
+        acc_series[k, 0] -= scale * w
+        acc_series[k, 1] += scale
+        if side == 0:
+            value, low_w = mass, weight
+            slope = open_q * (m[1] + zeros) - m[3]
+        else:
+            value_cut, low_w_cut = mass, weight
+    work = 4
+    for o in range(last_octave(w, table) + 1):
+        for at in range(table.start[o], table.start[o + 1]):
+            x = table.index[at]
+            if x >= k_end:
+                break
+            qx, px = table.by_octave[at, 0], table.by_octave[at, 1]
+            wx = w * qx - px
+            tail = o >= TAIL_OCTAVE
+            if wx <= LIGHTEST or (tail and wx <= rho_low):
+                continue
+            scale = whole
+            if x < k_below:
+                scale += cut
+            own_q = qx if x >= n_zero else 0.0
+            work += 1
+            change, point, light = 0.0, 0.0, 0.0
+            steep, over = 0.0, 0.0
+            if wx <= rho_low:
+                light = wx
+                change = wx * (open_q - own_q)
+                point = wx * own_q
+                steep = qx * (open_q - own_q)
+            else:
+                at_node = node_below(wx)
+                own = min(px, wx * qx)
+                if at_node < 0:
+                    # below the grid: the chord from 0
+                    part = wx / grid.weight[0]
+                    chord = part * grid.mass[0]
+                    handed.second[0] += scale * part
+                    over = wx * open_q - chord
+                    steep = qx * open_q
+                else:
+                    start = grid.weight[at_node]
+                    part = (wx - start) / (grid.weight[at_node + 1] - start)
+                    chord = grid.mass[at_node] + part * (
+                        grid.mass[at_node + 1] - grid.mass[at_node]
+                    )
+                    handed.second[at_node] += scale * (1.0 - part)
+                    handed.second[at_node + 1] += scale * part
+                    over = grid.gap[at_node]
+                    steep = qx * grid.slope[at_node]
+                if wx * qx < px:
+                    steep -= qx * qx
+                change = chord - own
+                point = own
+                if tail:
+                    light = -wx
+                    change -= wx * (open_q - own_q)
+                    point -= wx * own_q
+                    steep -= qx * (open_q - own_q)
+            acc_point[2, x] -= scale * point
+            value += change
+            slope += steep
+            gap += over
+            low_w += light
+            if x < k_below:
+                value_cut += change
+                low_w_cut += light
+                gap_cut += over
+    accepted[2] += whole * value + cut * value_cut
+    acc[2, n_zero, 1] += whole * low_w + cut * low_w_cut
+    handed.values[0, node] = value
+    handed.values[1, node] = slope
+    handed.values[2, node] = gap
+    # what the chord of a first weight is made of is a lower bound already
+    handed.whole[node] = value
+    handed.cut[node] = value_cut
+    return work
+
+
+@inlined
+def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted, acc, acc_point):
+    """Take the first token's own part out of what was handed to the grid; returns upper less lower."""
+    p, q = space.p, space.q
+    qx, px = q[x], p[x]
+    start = grid.weight[node]
+    part = (w - start) / (grid.weight[after] - start)
+    chord = (1.0 - part) * handed.whole[node] + part * handed.cut[after]
+    k_node = index_of(start, table)
+    # tokens that can be rejected from w on, but not from the node on
+    between = w * (table.rows[k_node, 2] - table.rows[k, 2])
+    between -= table.rows[k, 1] - table.rows[k_node, 1]
+    above = handed.values[0, node] + handed.values[2, node] + handed.values[1, node] * (w - start)
+    extra = above + max(between, 0.0) - chord
+    if px <= 0.0:
+        return extra
+    # the same token drawn again as if it had not been rejected
+    wx = w * qx - px
+    if x < k_node and wx > LIGHTEST:
+        at = index_of(wx, table)
+        own = min(px, wx * qx)
+        accepted[2] -= scale * (table.rows[at, 1] + wx * table.rows[at, 2] - own)
+        acc[2, at, 0] -= scale
+        acc[2, at, 1] -= scale * wx
+        acc_point[2, x] += scale * own
+    # it was rejected, so it is not accepted: at most q_x w2 or p_x for each x2
+    m = table.moments[k]
+    weight, count = w * m[1] - m[2], m[0]
+    if x < k:
+        weight -= wx
+        count -= 1.0
+    weight += w * table.zero_moments[1]
+    count += table.zero_moments[0]
+    most = min(qx * weight, px * count)
+    least = qx * weight if w * 2.0**-TAIL_OCTAVE * qx <= px else 0.0
+    head = 0.0
+    for o in range(TAIL_OCTAVE):
+        for at_x in range(table.start[o], table.start[o + 1]):
+            if table.index[at_x] >= k:
+                break
+            head += min(px, max(w * table.by_octave[at_x, 0] - table.by_octave[at_x, 1], 0.0) * qx)
+    accepted[2] -= scale * (head + most)
+    acc_point[2, x] -= scale * (head + most)
+    extra += most - min(least, most)
+    # and drawn again it is rejected with certainty
+    again = w * qx
+    at = index_of(again, table)
+    held = min(px, again * qx)
+    accepted[2] += scale * (table.rows[at, 1] + again * table.rows[at, 2] - held)
+    acc[2, at, 0] += scale
+    acc[2, at, 1] += scale * again
+    acc_point[2, x] -= scale * held
+    return extra
