@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.jit import njit
 from resispec_sim.engine.result import Outcome
+
+BLOCK = 512  # tokens that stay in the first-level cache between two levels
+LEAST_TOTAL = 1e-290  # a residual with less mass than this is left by rounding
 
 
 def specinfer_outcome(
@@ -36,26 +40,31 @@ def specinfer_outcome(
     -------
     Outcome
     """
-    p, q = target_probs, draft_probs
-    accepted_by_token = np.zeros((n_siblings, p.size))
+    p, q = np.ascontiguousarray(target_probs), np.ascontiguousarray(draft_probs)
     accepted = np.zeros(n_siblings)
-    residual, reach, multiplier = p, 1.0, 1.0
+    # the residual in force at sibling i is scale[i] (p - C[i] q)+; the last one is that at the end
+    levels, scales, reaches = [0.0], [1.0], [1.0]
+    following = 1.0
     for i in range(n_siblings):
-        accept = np.minimum(residual, q)
-        accepted_by_token[i] = reach * accept
-        probability = min(float(accept.sum()), 1.0)
-        accepted[i] = reach * probability
-        reach *= 1.0 - probability
         if multipliers is not None:
-            multiplier = multipliers[i]
-        rest = np.maximum(p - multiplier * q, 0.0)
-        total = float(rest.sum())
-        if reach <= 0.0 or total <= 0.0:
+            following = float(multipliers[i])
+        probability, total = level_sums(p, q, levels[-1], scales[-1], following)
+        probability = min(probability, 1.0)
+        accepted[i] = reaches[-1] * probability
+        reaches.append(reaches[-1] * (1.0 - probability))
+        if reaches[-1] <= 0.0 or total <= LEAST_TOTAL:
             # Never rejected, or only by rounding: p and C q then agree, and so do the residuals.
+            levels.append(levels[-1])
+            scales.append(scales[-1])
             break
-        residual = rest / total
-        multiplier += total
-    output = accepted_by_token.sum(axis=0) + reach * residual
+        levels.append(following)
+        scales.append(1.0 / total)
+        following += total
+    steps = np.array([levels, scales, reaches])
+    accepted_by_token = np.empty((n_siblings, p.size))
+    accepted_by_token[steps.shape[1] - 1 :] = 0.0
+    output = np.empty(p.size)
+    assemble(p, q, steps, accepted_by_token, output)
     return Outcome(
         output_probs=output,
         accepted=accepted,
@@ -63,3 +72,38 @@ def specinfer_outcome(
         method="exact",
         n_paths=n_siblings,
     )
+
+
+@njit
+def level_sums(p, q, level, scale, following):
+    """Acceptance of a sibling against ``scale (p - level q)+``, and ``sum (p - following q)+``."""
+    # a lane a token of the block, since sums in a single chain are not vectorised
+    accepted = np.zeros(BLOCK)
+    left = np.zeros(BLOCK)
+    for start in range(0, p.size, BLOCK):
+        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
+        for i in range(target.size):
+            residual = max(target[i] - level * draft[i], 0.0) * scale
+            accepted[i] += min(residual, draft[i])
+            left[i] += max(target[i] - following * draft[i], 0.0)
+    return accepted.sum(), left.sum()
+
+
+@njit
+def assemble(p, q, steps, accepted_by_token, output):
+    """Write the accepted mass by token of every step but the last, and their sum with the residual."""
+    last = steps.shape[1] - 1
+    level, scale, reach = steps[:, last]
+    for start in range(0, p.size, BLOCK):
+        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
+        law = output[start : start + BLOCK]
+        for i in range(target.size):
+            law[i] = reach * (max(target[i] - level * draft[i], 0.0) * scale)
+        for k in range(last):
+            row = accepted_by_token[k, start : start + BLOCK]
+            level_k, scale_k, reach_k = steps[:, k]
+            for i in range(target.size):
+                residual = max(target[i] - level_k * draft[i], 0.0) * scale_k
+                mass = reach_k * min(residual, draft[i])
+                row[i] = mass
+                law[i] += mass
