@@ -1,12 +1,12 @@
-"""The exponential behind the probabilities, against decimal arithmetic, and what follows from it."""
+"""Exponential and logarithm of the kernels, against decimal arithmetic, and what follows from it."""
 
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 
-from resispec_sim.engine import softmax
-from resispec_sim.engine.softmax import exp_in_place
+from resispec_sim.engine import elementary
+from resispec_sim.engine.elementary import exp_in_place, log_of
 from resispec_sim.probs import logits_to_probs
 
 RNG = np.random.default_rng(20)
@@ -42,6 +42,19 @@ def test_exp_is_within_one_unit_in_the_last_place():
 
 
 @pytest.mark.nojit
+def test_log_is_within_one_unit_in_the_last_place():
+    points = np.concatenate(
+        (np.exp(-POINTS), np.exp(POINTS), 1 + POINTS[:40] / 1e5, np.sqrt(2.0 ** np.arange(-9, 9)))
+    )
+    with localcontext() as context:
+        context.prec = 40
+        for x in points[points > 1e-307].tolist():
+            exact = Decimal(x).ln()
+            error = Decimal(float(log_of(x))) - exact
+            assert abs(error) <= Decimal(float(np.spacing(abs(float(exact))))), x
+
+
+@pytest.mark.nojit
 def test_exp_goes_through_the_subnormals_to_zero():
     points = np.linspace(-746, -708, 200)
     assert np.abs(errors(points)).max() < 1.1  # of the spacing of subnormals
@@ -51,10 +64,10 @@ def test_exp_goes_through_the_subnormals_to_zero():
 
 
 def test_a_wrong_coefficient_is_seen(monkeypatch):
-    monkeypatch.setattr(softmax, "K7", softmax.K7 * (1 + 1e-3))
-    monkeypatch.setattr(softmax, "exp_in_place", softmax.exp_in_place.py_func)
+    monkeypatch.setattr(elementary, "K7", elementary.K7 * (1 + 1e-3))
+    monkeypatch.setattr(elementary, "exp_in_place", elementary.exp_in_place.py_func)
     values = POINTS.copy()
-    softmax.exp_in_place(values)
+    elementary.exp_in_place(values)
     assert not np.allclose(values, np.exp(POINTS), rtol=1e-15, atol=0)
 
 

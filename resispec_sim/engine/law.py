@@ -215,8 +215,7 @@ def _law_of_row(
 
 def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
     law = outcome.output_probs
-    tv, kl = distances.total_variation(law, p), distances.kl_divergence(law, p)
-    accepted_total = outcome.accepted_by_token.sum(axis=0)
+    tv, kl = distances.tv_and_kl(law, p)
     accepted_interval = outcome.accepted_interval
     if outcome.certain is not None:
         tv_interval = distances.tv_bounds(outcome.certain, p)
@@ -239,7 +238,7 @@ def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
         tv_interval=tv_interval,
         kl_interval=kl_interval,
         stderr=outcome.stderr,
-        tv_lower_bound=float(np.maximum(accepted_total - p, 0.0).sum()),
+        tv_lower_bound=distances.excess_mass(outcome.accepted_by_token, p),
         method=outcome.method,
         n_paths=outcome.n_paths,
         notes=outcome.notes,
