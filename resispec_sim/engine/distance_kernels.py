@@ -12,6 +12,7 @@ from resispec_sim.engine.jit import njit
 
 BLOCK = 512
 NEAR = 2.0**-6  # ratios M/p this close to 1 take a series
+VERY_NEAR = 2.0**-26  # and these its first two terms
 HUGE = 1e308
 
 
@@ -36,14 +37,20 @@ def divergences(law, target):
     for start in range(0, law.size, BLOCK):
         m, p = law[start : start + BLOCK], target[start : start + BLOCK]
         n_far = 0
+        n_not_very_near = 0
         for i in range(m.size):
             distance[i] += abs(m[i] - p[i])
             r = (m[i] - p[i]) / p[i] if p[i] > 0.0 else 0.0
             ratio[i] = r
+            n_not_very_near += abs(r) > VERY_NEAR
             n_far += abs(r) > NEAR
             n_huge += r > HUGE
             n_outside += (p[i] <= 0.0) & (m[i] > 0.0)
-        if n_far == 0:
+        if n_not_very_near == 0:
+            for i in range(m.size):
+                r = ratio[i]
+                terms[i] += p[i] * (r * r * (1 / 2 - r * (1 / 6)))
+        elif n_far == 0:
             for i in range(m.size):
                 terms[i] += p[i] * near_term(ratio[i])
         else:
