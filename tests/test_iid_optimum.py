@@ -41,8 +41,9 @@ def test_many_equal_tokens_do_not_add_up_their_rounding():
 def test_a_bucket_that_is_not_opened_is_seen(monkeypatch):
     for kernel in ("value_at", "fill_buckets", "least_value"):
         monkeypatch.setattr(iid_optimum, kernel, getattr(iid_optimum, kernel).py_func)
-    # all ratios below 1 share a bucket: opening it takes time, but finds the value
-    monkeypatch.setattr(iid_optimum, "LOWEST", 1023 << 6)
+    # a bucket an octave: opening it takes time, but finds the value
+    monkeypatch.setattr(iid_optimum, "SHIFT", 52)
+    monkeypatch.setattr(iid_optimum, "LOWEST", 1023 - 30)
     rng = np.random.default_rng(3)
     pairs = [row(rng, "any", 60) for _ in range(20)]
 
