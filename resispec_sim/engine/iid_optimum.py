@@ -30,12 +30,15 @@ SLACK = 1e-15  # a bucket that cannot gain more than this is left alone
 
 
 @njit
-def fill_buckets(p, q, n_siblings, bucket_of, sums):
-    """Write the bucket of every token (V,), and the sums of p and q of every bucket (buckets, 2)."""
+def fill_buckets(p, q, bucket_of, sums):
+    """Write the bucket of every token (V,), and the sums of p and q of every bucket (buckets, 2).
+
+    The last bucket also holds all ratios above it, and the tokens that are never drafted.
+    """
     last = sums.shape[0] - 1
     ratio = np.empty(BLOCK)
     keys = ratio.view(np.int64)
-    limit = np.float64(n_siblings)
+    limit = np.int64((last + LOWEST) << SHIFT).view(np.float64)
     for start in range(0, p.size, BLOCK):
         target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
         place = bucket_of[start : start + BLOCK]
@@ -61,8 +64,8 @@ def least_value(p, q, n_siblings, n_buckets):
     """``min(0, min_H [p(H) - q(H)^n])``; the empty set gives 0."""
     bucket_of = np.empty(p.size, dtype=np.int32)
     sums = np.zeros((n_buckets, 2), dtype=np.int64)
-    fill_buckets(p, q, n_siblings, bucket_of, sums)
-    # the last bucket holds what never enters
+    fill_buckets(p, q, bucket_of, sums)
+    # what never enters is in the last bucket
     last = n_buckets - 1
     before = np.zeros((n_buckets, 2), dtype=np.int64)
     least = 0.0
@@ -105,7 +108,8 @@ def least_value(p, q, n_siblings, n_buckets):
 
 def largest_acceptance(p, q, n_siblings):
     """`optimal_acceptance` of one position with independent draws; rows (V,) that were checked."""
-    highest = int(np.float64(n_siblings).view(np.int64) >> SHIFT)
+    # the first bucket that begins at n or above
+    highest = -(-int(np.float64(n_siblings).view(np.int64)) >> SHIFT)
     with np.errstate(over="ignore"):
         least = least_value(
             np.ascontiguousarray(p), np.ascontiguousarray(q), n_siblings, highest - LOWEST + 1
