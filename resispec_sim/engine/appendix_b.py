@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from resispec_sim.checks import check_n_siblings, check_whole
-from resispec_sim.engine.distances import kl_divergence
+from resispec_sim.engine.distances import figures_and_sum
 from resispec_sim.engine.jit import njit
 from resispec_sim.errors import InputError, RuleError
 from resispec_sim.probs import check_probs
@@ -120,8 +120,12 @@ def mean_kl(
     n_siblings: int,
     rng: np.random.Generator,
     n_trajectories: int,
+    betas: Array | None = None,
 ) -> float:
-    """`appendix_b_kl` of arguments that were checked; no rule stands for random proxies."""
+    """`appendix_b_kl` of arguments that were checked; no rule stands for random proxies.
+
+    `betas` (n,) are those of the rule's trajectories, where they are known.
+    """
     total = 0.0
     for _ in range(n_trajectories):
         if rule is None:
@@ -131,11 +135,14 @@ def mean_kl(
             proxies = Proxies(draft, np.zeros(n_siblings, dtype=np.int64), np.ones(n_siblings))
         else:
             proxies = _in_a_row(_proxies_along_trajectory(rule, target, draft, n_siblings, rng))
-        total += _kl(reconstruct_marginal(target, proxies), target)
+        known = {} if betas is None else {"betas": betas}
+        total += _kl(reconstruct_marginal(target, proxies, **known), target)
     return total / n_trajectories
 
 
-def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) -> Array:
+def reconstruct_marginal(
+    target_probs: ArrayLike, proxies: ArrayLike | Proxies, *, betas: Array | None = None
+) -> Array:
     """The sum ``P_1 + .. + P_n + P_fail`` for given proxies.
 
     Parameters
@@ -144,6 +151,8 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) 
         Probabilities.
     proxies : array_like of float, (n, V)
         Any non-negative densities.
+    betas : ndarray of float, (n,), optional
+        The masses ``sum min(k_i, p_i)``, where they are known.
 
     Returns
     -------
@@ -161,7 +170,7 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) 
     n = len(proxies.starts)
     reach, upscale = np.ones(n + 1), np.ones(n)
     for i in range(n):
-        beta = mass_taken(target, *proxies, upscale, i)
+        beta = mass_taken(target, *proxies, upscale, i) if betas is None else betas[i]
         reach[i + 1] = reach[i] * (1.0 - beta)
         # a sum of 1 up to rounding leaves nothing for later paths
         if beta >= 1.0:
@@ -174,48 +183,45 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) 
 
 
 @njit
-def take(residual, values, scale, upscale, taken):
-    """Move ``min(k, residual)`` into `taken`, and make what is left a distribution again."""
-    for i in range(residual.size):
-        mass = min(values[i] * scale, residual[i])
-        taken[i] = mass
-        residual[i] = (residual[i] - mass) * upscale
-
-
-@njit
 def mass_taken(target, values, starts, scales, upscale, level):
     """``beta = sum min(k, p)`` of one level, with the residuals up to it formed anew.
 
     Few levels are formed faster in the cache than they are read from memory.
     """
-    sums, residual, taken = np.zeros(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    sums, residual = np.zeros(BLOCK), np.empty(BLOCK)
     for start in range(0, target.size, BLOCK):
         p = target[start : start + BLOCK]
-        left, mass = residual[: p.size], taken[: p.size]
+        left = residual[: p.size]
         left[:] = p
-        for j in range(level + 1):
+        for j in range(level):
             at = starts[j] + start
-            take(left, values[at : at + p.size], scales[j], upscale[j], mass)
+            proxy, scale, factor = values[at : at + p.size], scales[j], upscale[j]
+            for i in range(p.size):
+                left[i] = (left[i] - min(proxy[i] * scale, left[i])) * factor
+        at = starts[level] + start
+        proxy, scale = values[at : at + p.size], scales[level]
         for i in range(p.size):
-            sums[i] += mass[i]
+            sums[i] += min(proxy[i] * scale, left[i])
     return sums.sum()
 
 
 @njit
 def add_up(target, values, starts, scales, upscale, reach, marginal):
     """Write ``P_1 + .. + P_n + P_fail``."""
-    residual, taken = np.empty(BLOCK), np.empty(BLOCK)
+    residual = np.empty(BLOCK)
     n = starts.size
     for start in range(0, target.size, BLOCK):
         p, total = target[start : start + BLOCK], marginal[start : start + BLOCK]
-        left, mass = residual[: p.size], taken[: p.size]
+        left = residual[: p.size]
         left[:] = p
         total[:] = 0.0
         for j in range(n):
             at = starts[j] + start
-            take(left, values[at : at + p.size], scales[j], upscale[j], mass)
+            proxy, scale, factor, weight = values[at : at + p.size], scales[j], upscale[j], reach[j]
             for i in range(p.size):
-                total[i] += reach[j] * mass[i]
+                mass = min(proxy[i] * scale, left[i])
+                total[i] += weight * mass
+                left[i] = (left[i] - mass) * factor
         for i in range(p.size):
             total[i] += reach[n] * left[i]
 
@@ -287,8 +293,9 @@ def sum_levels(levels):
 
 def _kl(marginal: Array, target: Array) -> float:
     # the form that cannot be negative leaves the total out, so a wrong total has to show here
-    if abs(float(marginal.sum()) - 1.0) <= TOTAL_TOLERANCE:
-        return kl_divergence(marginal, target)
+    _, kl, total = figures_and_sum(marginal, target)
+    if abs(total - 1.0) <= TOTAL_TOLERANCE:
+        return kl
     seen = marginal > 0
     with np.errstate(divide="ignore", over="ignore"):
         return float((marginal[seen] * np.log(marginal[seen] / target[seen])).sum())

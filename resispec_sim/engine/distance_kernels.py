@@ -10,7 +10,7 @@ import numpy as np
 from resispec_sim.engine.elementary import log_of
 from resispec_sim.engine.jit import njit
 
-BLOCK = 512
+BLOCK = 512  # tokens that stay in the first-level cache from one step to the next
 NEAR = 2.0**-6  # ratios M/p this close to 1 take a series
 VERY_NEAR = 2.0**-26  # and these its first two terms
 HUGE = 1e308
@@ -26,42 +26,64 @@ def near_term(r):
 
 
 @njit
-def divergences(law, target):
-    """``(TV, KL, whether M/p passes the float range)``; KL of terms ``M log(M/p) - M + p >= 0``.
+def add_divergences(m, p, distance, terms, ratio):
+    """Add ``|M - p|`` and ``M log(M/p) - M + p`` of a block to its lanes; `ratio` is work space.
 
-    The third value means that the second is wrong.
+    Return how many tokens have ``M > 0 = p``, and a ratio that passes the float range.
     """
-    distance, terms, ratio = np.zeros(BLOCK), np.zeros(BLOCK), np.zeros(BLOCK)
-    n_outside = 0
-    n_huge = 0
+    n_outside = n_huge = n_far = n_not_very_near = 0
+    for i in range(m.size):
+        mass, share = m[i], p[i]
+        away = mass - share
+        distance[i] += abs(away)
+        # where p = 0 it is 0 or infinite
+        r = away / share if share > 0.0 else away * HUGE
+        ratio[i] = r
+        n_not_very_near += abs(r) > VERY_NEAR
+    if n_not_very_near == 0:
+        for i in range(m.size):
+            r = ratio[i]
+            terms[i] += p[i] * r * r * (1 / 2 - r * (1 / 6))
+        return n_outside, n_huge
+    for i in range(m.size):
+        n_far += abs(ratio[i]) > NEAR
+        n_huge += ratio[i] > HUGE
+        n_outside += (p[i] <= 0.0) & (m[i] > 0.0)
+    if n_far == 0:
+        for i in range(m.size):
+            terms[i] += p[i] * near_term(ratio[i])
+    else:
+        for i in range(m.size):
+            # every load and both forms before any choice: the compiler vectorises nothing else
+            mass, share, r = m[i], p[i], ratio[i]
+            far = max(mass * log_of(mass / share) - mass + share, 0.0)
+            term = share * near_term(r) if abs(r) <= NEAR else far
+            terms[i] += term if min(mass, share) > 0.0 else share
+    return n_outside, n_huge
+
+
+@njit
+def divergences(law, target):
+    """``(TV, KL, whether M/p passes the float range, sum of M)``.
+
+    KL has the terms ``M log(M/p) - M + p >= 0``; where the third value is true it is wrong.
+    """
+    distance, terms, ratio, sums = (
+        np.zeros(BLOCK),
+        np.zeros(BLOCK),
+        np.empty(BLOCK),
+        np.zeros(BLOCK),
+    )
+    n_outside = n_huge = 0
     for start in range(0, law.size, BLOCK):
         m, p = law[start : start + BLOCK], target[start : start + BLOCK]
-        n_far = 0
-        n_not_very_near = 0
+        outside, huge = add_divergences(m, p, distance, terms, ratio)
+        n_outside += outside
+        n_huge += huge
         for i in range(m.size):
-            distance[i] += abs(m[i] - p[i])
-            r = (m[i] - p[i]) / p[i] if p[i] > 0.0 else 0.0
-            ratio[i] = r
-            n_not_very_near += abs(r) > VERY_NEAR
-            n_far += abs(r) > NEAR
-            n_huge += r > HUGE
-            n_outside += (p[i] <= 0.0) & (m[i] > 0.0)
-        if n_not_very_near == 0:
-            for i in range(m.size):
-                r = ratio[i]
-                terms[i] += p[i] * (r * r * (1 / 2 - r * (1 / 6)))
-        elif n_far == 0:
-            for i in range(m.size):
-                terms[i] += p[i] * near_term(ratio[i])
-        else:
-            for i in range(m.size):
-                # every load and both forms before any choice: the compiler vectorises nothing else
-                mass, share, r = m[i], p[i], ratio[i]
-                far = max(mass * log_of(mass / share) - mass + share, 0.0)
-                term = share * near_term(r) if abs(r) <= NEAR else far
-                terms[i] += term if min(mass, share) > 0.0 else share
+            sums[i] += m[i]
     kl = terms.sum() if n_outside == 0 else np.inf
-    return 0.5 * distance.sum(), kl, n_outside == 0 and n_huge > 0
+    return 0.5 * distance.sum(), kl, n_outside == 0 and n_huge > 0, sums.sum()
 
 
 @njit

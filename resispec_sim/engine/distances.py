@@ -42,10 +42,18 @@ def kl_divergence(law: FloatArray, target: FloatArray) -> float:
 
 def tv_and_kl(law: FloatArray, target: FloatArray) -> tuple[float, float]:
     """`total_variation` and `kl_divergence` of a law (V,), in one pass."""
+    return figures_and_sum(law, target)[:2]
+
+
+def figures_and_sum(law: FloatArray, target: FloatArray) -> tuple[float, float, float]:
+    """`total_variation`, `kl_divergence` and sum of a law (V,), in one pass."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        tv, kl, overflow = divergences(np.ascontiguousarray(law), np.ascontiguousarray(target))
+        tv, kl, overflow, total = divergences(
+            np.ascontiguousarray(law), np.ascontiguousarray(target)
+        )
     # a target that is subnormal can make the ratio overflow; the difference of logarithms cannot
-    return float(tv), float(_kl_terms(law, target).sum()) if overflow else float(kl)
+    kl = _kl_terms(law, target).sum() if overflow else kl
+    return float(tv), float(kl), float(total)
 
 
 def excess_mass(accepted_by_token: FloatArray, target: FloatArray) -> float:

@@ -147,9 +147,9 @@ def exact_law(
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
     if target.ndim == 1:
-        return _law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
+        return law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
     rows = [
-        _law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
+        law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
@@ -199,7 +199,7 @@ def _row_seed(seed: int, row: int) -> int:
     return int(np.random.SeedSequence([seed, row]).generate_state(1)[0])
 
 
-def _law_of_row(
+def law_of_row(
     rule: PositionRule,
     p: FloatArray,
     q: FloatArray,
@@ -209,6 +209,7 @@ def _law_of_row(
     max_paths: int,
     seed: int,
 ) -> Law:
+    """`exact_law` of one position with arguments that were checked."""
     outcome = outcome_of(rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed)
     return _make_law(outcome, p, by_token)
 
