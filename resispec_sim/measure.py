@@ -10,7 +10,7 @@ from .config import REPLAY
 from .engine.appendix_b import mean_kl, random_proxies
 from .engine.bounds import optimum_of_row
 from .engine.figures import Figures, figures_of_row, figures_of_summary
-from .engine.law import check_engine
+from .engine.law import check_engine, check_method
 from .engine.specinfer_summary import specinfer_summary
 from .errors import RuleError
 from .rules import ResidualRule, Rule, SpecInfer
@@ -32,7 +32,7 @@ class Plan:
     tree : CompleteTree
         Its branching is the sibling count behind the accepted length.
     method, max_paths, seed
-        Passed on to the engine.
+        Passed on to the engine; a method that there is not is refused (`InputError`).
     """
 
     rules: tuple[Rule, ...]
@@ -41,6 +41,9 @@ class Plan:
     method: Method = REPLAY.method
     max_paths: int = REPLAY.max_paths
     seed: int = REPLAY.seed
+
+    def __post_init__(self) -> None:
+        check_method(self.method)
 
 
 @dataclass(frozen=True)
