@@ -218,7 +218,7 @@ def test_ctrl_c_on_a_real_process(dump, tmp_path, jobs):
     watchdog = threading.Timer(180, process.kill)
     watchdog.start()
     try:
-        for _ in range(4):
+        for _ in range(7):
             assert process.stdout.readline() == "law\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
