@@ -12,19 +12,44 @@ and no evidence of exactness; `resispec_sim.engine.oracle` and `exact_law` compu
 emit.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from resispec_sim.checks import check_n_siblings, check_whole
-from resispec_sim.engine.distances import kl_divergence
+from resispec_sim.engine.distance_kernels import BLOCK
+from resispec_sim.engine.distances import figures_and_sum
+from resispec_sim.engine.elementary import sum_side_by_side
+from resispec_sim.engine.jit import njit
 from resispec_sim.errors import InputError, RuleError
 from resispec_sim.probs import check_probs
-from resispec_sim.rules import ResidualRule, Rule, parse_rule
+from resispec_sim.rules import ResidualRule, Rule, SpecInfer, parse_rule
 from resispec_sim.rules.siblings import next_draw
 
 Array = NDArray[np.float64]
 
 TOTAL_TOLERANCE = 1e-9  # a total further from 1 is not rounding
+LEAST_WINDOW = 1024  # tokens of a random proxy
+
+
+class Proxies(NamedTuple):
+    """Proxies of one trajectory: ``scales[i] * values[starts[i] + y]`` at tokens y of a window, else 0.
+
+    They may overlap in `values`: the same proxy again, or one that is shifted, takes no memory.
+    """
+
+    values: NDArray[Any]
+    starts: NDArray[np.int64]  # (n,) where token 0 would lie, below 0 perhaps
+    scales: Array  # (n,)
+    windows: NDArray[np.int64]  # (n, 2) first token, and the one after the last
+
+
+def whole(values: Array, size: int, n_siblings: int, step: int) -> Proxies:
+    """Proxies over all tokens, `step` apart in `values`."""
+    windows = np.empty((n_siblings, 2), dtype=np.int64)
+    windows[:] = 0, size
+    return Proxies(values, np.arange(n_siblings) * step, np.ones(n_siblings), windows)
 
 
 def appendix_b_kl(
@@ -94,18 +119,33 @@ def appendix_b_kl(
     n_trajectories = check_whole("n_trajectories", n_trajectories, at_least=1)
     if not isinstance(rng, np.random.Generator):
         raise InputError(f"rng is {rng!r}: give a numpy generator, np.random.default_rng(seed)")
-    parsed = None if rule == "random" else _with_proxies(parse_rule(rule))
+    parsed = None if rule == "random" else with_proxies(parse_rule(rule))
+    return mean_kl(parsed, target, draft, n_siblings, rng, n_trajectories)
+
+
+def mean_kl(
+    rule: ResidualRule | None,
+    target: Array,
+    draft: Array,
+    n_siblings: int,
+    rng: np.random.Generator,
+    n_trajectories: int,
+) -> float:
+    """`appendix_b_kl` of arguments that were checked; no rule stands for random proxies."""
     total = 0.0
     for _ in range(n_trajectories):
-        if parsed is None:
-            proxies = _random_proxies(len(target), n_siblings, rng)
+        if rule is None:
+            proxies = random_proxies(len(target), n_siblings, rng)
+        elif type(rule) is SpecInfer:
+            # the draft whatever was rejected, so nothing needs to be drawn
+            proxies = whole(draft, len(draft), n_siblings, 0)
         else:
-            proxies = _proxies_along_trajectory(parsed, target, draft, n_siblings, rng)
+            proxies = _in_a_row(_proxies_along_trajectory(rule, target, draft, n_siblings, rng))
         total += _kl(reconstruct_marginal(target, proxies), target)
     return total / n_trajectories
 
 
-def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike) -> Array:
+def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) -> Array:
     """The sum ``P_1 + .. + P_n + P_fail`` for given proxies.
 
     Parameters
@@ -125,22 +165,103 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike) -> Array:
     >>> [round(float(mass), 12) for mass in p]
     [0.25, 0.25, 0.5]
     """
-    residual = np.array(target_probs, dtype=np.float64)
-    marginal = np.zeros_like(residual)
-    reach = 1.0
-    for proxy in np.asarray(proxies, dtype=np.float64):
-        taken = np.minimum(proxy, residual)
-        beta = float(taken.sum())
-        marginal += reach * taken
+    target = np.ascontiguousarray(target_probs, dtype=np.float64)
+    if not isinstance(proxies, Proxies):
+        proxies = _in_a_row(np.asarray(proxies, dtype=np.float64))
+    marginal = np.empty_like(target)
+    add_up(target, proxies, reaches(target, proxies), marginal)
+    return marginal
+
+
+def reaches(target: Array, proxies: Proxies, betas: Array | None = None) -> tuple[Array, Array]:
+    """The products of ``1 - beta_j`` (n + 1,), and ``1 / (1 - beta_j)`` (n,).
+
+    `betas` (n,) are the masses ``sum min(k_i, p_i)`` where they are known.
+    """
+    n = len(proxies.starts)
+    reach, upscale = np.ones(n + 1), np.ones(n)
+    for i in range(n):
+        beta = mass_taken(target, proxies, upscale, i) if betas is None else betas[i]
+        reach[i + 1] = reach[i] * (1.0 - beta)
         # a sum of 1 up to rounding leaves nothing for later paths
         if beta >= 1.0:
-            return marginal
-        reach *= 1.0 - beta
-        residual = (residual - taken) / (1.0 - beta)
-    return marginal + reach * residual
+            reach[i + 1 :] = 0.0
+            break
+        upscale[i] = 1.0 / (1.0 - beta)
+    return reach, upscale
 
 
-def _with_proxies(rule: Rule) -> ResidualRule:
+@njit
+def take(left, total, start, proxies, j, factor, weight):
+    """Move ``min(k_j, factor * left)`` of a block out of `left` and, weighted, into `total`.
+
+    Return what `left` is still to be multiplied with: that costs a pass only where a window begins.
+    """
+    at, scale = proxies.starts[j] + start, proxies.scales[j]
+    lo = min(max(proxies.windows[j, 0] - start, 0), left.size)
+    hi = min(max(proxies.windows[j, 1] - start, lo), left.size)
+    if lo == hi:
+        return factor
+    if hi - lo < left.size:
+        for i in range(left.size):
+            left[i] *= factor
+        factor = 1.0
+    inside, summed = left[lo:hi], total[lo:hi]
+    proxy = proxies.values[at + lo : at + hi]
+    for i in range(inside.size):
+        own = inside[i] * factor
+        mass = min(proxy[i] * scale, own)
+        summed[i] += weight * mass
+        inside[i] = own - mass
+    return 1.0
+
+
+@njit
+def mass_taken(target, proxies, upscale, level):
+    """``beta = sum min(k, p)`` of one level, with the residuals up to it formed anew.
+
+    Few levels are formed faster in the cache than they are read from memory.
+    """
+    sums, residual = np.zeros(BLOCK), np.empty(BLOCK)
+    first, end = proxies.windows[level, 0], proxies.windows[level, 1]
+    for start in range(first, end, BLOCK):
+        p = target[start : min(start + BLOCK, end)]
+        left, spare = residual[: p.size], sums[: p.size]
+        left[:] = p
+        factor = 1.0
+        for j in range(level):
+            factor = take(left, spare, start, proxies, j, factor, 0.0) * upscale[j]
+        take(left, spare, start, proxies, level, factor, 1.0)
+    return sum_side_by_side(sums)
+
+
+@njit
+def reconstruct_block(p, start, proxies, reached, left, total):
+    """Write ``P_1 + .. + P_n + P_fail`` of a block of tokens; `left` is work space."""
+    n = proxies.starts.size
+    reach, upscale = reached
+    for i in range(p.size):
+        left[i] = p[i]
+        total[i] = 0.0
+    factor = 1.0
+    for j in range(n):
+        factor = take(left, total, start, proxies, j, factor, reach[j]) * upscale[j]
+    weight = reach[n]
+    for i in range(p.size):
+        total[i] += weight * (factor * left[i])
+
+
+@njit
+def add_up(target, proxies, reached, marginal):
+    """Write ``P_1 + .. + P_n + P_fail``."""
+    residual = np.empty(BLOCK)
+    for start in range(0, target.size, BLOCK):
+        p, total = target[start : start + BLOCK], marginal[start : start + BLOCK]
+        reconstruct_block(p, start, proxies, reached, residual[: p.size], total)
+
+
+def with_proxies(rule: Rule) -> ResidualRule:
+    """The rule, if it takes proxies off its residual (`RuleError`)."""
     if isinstance(rule, ResidualRule):
         return rule
     raise RuleError(
@@ -179,17 +300,42 @@ def _draw(weights: Array, uniform: float) -> int | None:
     return token if token < len(weights) else int(np.flatnonzero(weights)[-1])
 
 
-def _random_proxies(vocab_size: int, n_siblings: int, rng: np.random.Generator) -> Array:
-    proxies = rng.exponential(size=(n_siblings, vocab_size))
+def _in_a_row(proxies: Array) -> Proxies:
+    n, size = proxies.shape
+    return whole(np.ascontiguousarray(proxies).reshape(-1), size, n, size)
+
+
+def random_proxies(vocab_size: int, n_siblings: int, rng: np.random.Generator) -> Proxies:
+    """Densities on 256 random levels, each over tokens in a row that make up an eighth of a vocabulary.
+
+    In a small vocabulary they are over all of it. Where they lie is random, and their sums are.
+    """
+    size = min(vocab_size, max(vocab_size // 8, LEAST_WINDOW))
+    words = -(-(size + n_siblings) // 8)
+    levels = rng.integers(0, 2**64 - 1, size=words, dtype=np.uint64, endpoint=True).view(np.uint8)
+    first = rng.integers(0, vocab_size - size, size=n_siblings, endpoint=True)
+    # shifted by one level from sibling to sibling
+    sums = np.array([sum_levels(levels[i : i + size]) for i in range(n_siblings)])
     # sums between 1/2 and 3/2: normalisation plays no part either
-    scale = rng.uniform(0.5, 1.5, size=(n_siblings, 1))
-    return proxies * scale / proxies.sum(axis=-1, keepdims=True)
+    scales = rng.uniform(0.5, 1.5, size=n_siblings) / np.maximum(sums, 1)
+    windows = np.stack((first, first + size), axis=1)
+    return Proxies(levels, np.arange(n_siblings) - first, scales, windows)
+
+
+@njit
+def sum_levels(levels):
+    """Sum of bytes."""
+    total = 0
+    for i in range(levels.size):
+        total += levels[i]
+    return total
 
 
 def _kl(marginal: Array, target: Array) -> float:
     # the form that cannot be negative leaves the total out, so a wrong total has to show here
-    if abs(float(marginal.sum()) - 1.0) <= TOTAL_TOLERANCE:
-        return kl_divergence(marginal, target)
+    _, kl, total = figures_and_sum(marginal, target)
+    if abs(total - 1.0) <= TOTAL_TOLERANCE:
+        return kl
     seen = marginal > 0
     with np.errstate(divide="ignore", over="ignore"):
         return float((marginal[seen] * np.log(marginal[seen] / target[seen])).sum())

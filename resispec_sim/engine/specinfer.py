@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.distance_kernels import BLOCK
+from resispec_sim.engine.elementary import sum_side_by_side
+from resispec_sim.engine.jit import njit
 from resispec_sim.engine.result import Outcome
+
+LEAST_TOTAL = 1e-290  # a residual with less mass than this is left by rounding
 
 
 def specinfer_outcome(
@@ -36,26 +41,12 @@ def specinfer_outcome(
     -------
     Outcome
     """
-    p, q = target_probs, draft_probs
-    accepted_by_token = np.zeros((n_siblings, p.size))
-    accepted = np.zeros(n_siblings)
-    residual, reach, multiplier = p, 1.0, 1.0
-    for i in range(n_siblings):
-        accept = np.minimum(residual, q)
-        accepted_by_token[i] = reach * accept
-        probability = min(float(accept.sum()), 1.0)
-        accepted[i] = reach * probability
-        reach *= 1.0 - probability
-        if multipliers is not None:
-            multiplier = multipliers[i]
-        rest = np.maximum(p - multiplier * q, 0.0)
-        total = float(rest.sum())
-        if reach <= 0.0 or total <= 0.0:
-            # Never rejected, or only by rounding: p and C q then agree, and so do the residuals.
-            break
-        residual = rest / total
-        multiplier += total
-    output = accepted_by_token.sum(axis=0) + reach * residual
+    p, q = np.ascontiguousarray(target_probs), np.ascontiguousarray(draft_probs)
+    accepted, steps = take_steps(p, q, n_siblings, multipliers)
+    accepted_by_token = np.empty((n_siblings, p.size))
+    accepted_by_token[steps.shape[1] - 1 :] = 0.0
+    output = np.empty(p.size)
+    assemble(p, q, steps, accepted_by_token, output)
     return Outcome(
         output_probs=output,
         accepted=accepted,
@@ -63,3 +54,76 @@ def specinfer_outcome(
         method="exact",
         n_paths=n_siblings,
     )
+
+
+def take_steps(
+    p: NDArray[np.float64],
+    q: NDArray[np.float64],
+    n_siblings: int,
+    multipliers: Sequence[float] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Accepted mass per sibling (K,), and the residuals it is accepted from, (3, steps + 1).
+
+    Rows: C and scale of the residual ``scale (p - C q)+`` in force at a step, and the probability of
+    reaching it. The last column is what is left at the end.
+    """
+    accepted = np.zeros(n_siblings)
+    levels, scales, reaches = [0.0], [1.0], [1.0]
+    following = 1.0
+    for i in range(n_siblings):
+        if multipliers is not None:
+            following = float(multipliers[i])
+        probability, total = level_sums(p, q, levels[-1], scales[-1], following)
+        probability = min(probability, 1.0)
+        accepted[i] = reaches[-1] * probability
+        reaches.append(reaches[-1] * (1.0 - probability))
+        if reaches[-1] <= 0.0 or total <= LEAST_TOTAL:
+            # Never rejected, or only by rounding: p and C q then agree, and so do the residuals.
+            levels.append(levels[-1])
+            scales.append(scales[-1])
+            break
+        levels.append(following)
+        scales.append(1.0 / total)
+        following += total
+    return accepted, np.array([levels, scales, reaches])
+
+
+@njit
+def level_sums(p, q, level, scale, following):
+    """Acceptance of a sibling against ``scale (p - level q)+``, and ``sum (p - following q)+``."""
+    # a lane a token of the block, since sums in a single chain are not vectorised
+    accepted = np.zeros(BLOCK)
+    left = np.zeros(BLOCK)
+    for start in range(0, p.size, BLOCK):
+        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
+        for i in range(target.size):
+            residual = max(target[i] - level * draft[i], 0.0) * scale
+            accepted[i] += min(residual, draft[i])
+            left[i] += max(target[i] - following * draft[i], 0.0)
+    return sum_side_by_side(accepted), sum_side_by_side(left)
+
+
+@njit
+def assemble_block(target, draft, steps, k, masses, law):
+    """Write the mass that is accepted at step `k` of a block of tokens, and add it to their law."""
+    level, scale, reach = steps[0, k], steps[1, k], steps[2, k]
+    for i in range(target.size):
+        residual = max(target[i] - level * draft[i], 0.0) * scale
+        mass = reach * min(residual, draft[i])
+        masses[i] = mass
+        law[i] += mass
+
+
+@njit
+def assemble(p, q, steps, accepted_by_token, output):
+    """Write the accepted mass by token of every step but the last, and their sum with the residual."""
+    last = steps.shape[1] - 1
+    level, scale, reach = steps[:, last]
+    for start in range(0, p.size, BLOCK):
+        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
+        law = output[start : start + BLOCK]
+        for i in range(target.size):
+            law[i] = reach * (max(target[i] - level * draft[i], 0.0) * scale)
+        for k in range(last):
+            row = accepted_by_token[k, start : start + BLOCK]
+            assemble_block(target, draft, steps, k, row, law)
