@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from ..probs import align_vocabularies, logits_to_probs
 from .names import resolve_dump
 from .schema import Manifest, Shard, read_manifest
 from .storage import Tensor, check_rows, decode_rows, shard_header, shard_layout, stored_type
-
 
 _TOKEN_TYPE = np.dtype("<i8")
 
@@ -191,7 +190,9 @@ class Dump:
         rows = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
         return Position(prompt_idx, offset, token_id, rows)
 
-    def iter_positions(self, start: int = 0, stop: int | None = None) -> Iterator[Position]:
+    def iter_positions(
+        self, start: int = 0, stop: int | None = None
+    ) -> Generator[Position, None, None]:
         """Yield positions ``start`` to ``stop - 1`` in order; unmap the last shard at the end.
 
         Several threads may iterate over one dump: each maps the shard it is in.
@@ -201,7 +202,7 @@ class Dump:
             raise InputError(f"positions {start}:{stop} do not lie in 0:{self.n_positions}")
         return self._iter(start, stop)
 
-    def _iter(self, start: int, stop: int) -> Iterator[Position]:
+    def _iter(self, start: int, stop: int) -> Generator[Position, None, None]:
         shard: _MappedShard | None = None
         try:
             for i in range(start, stop):
