@@ -1,6 +1,7 @@
 """A Dask cluster as a backend of joblib. The extra ``cluster`` is imported here and nowhere else."""
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,8 @@ def connected(scheduler: str | None) -> Iterator[Any]:
                 ) from None
         else:
             try:
+                # Asked first: a client that was never connected complains again when it is deleted.
+                _knock(scheduler)
                 client = Client(scheduler, timeout=WORKERS.connect_seconds, set_as_default=False)
             except (OSError, ValueError, TypeError) as error:
                 raise WorkerError(
@@ -49,15 +52,24 @@ def connected(scheduler: str | None) -> Iterator[Any]:
                     "`dask worker ADDRESS`, and give the address that it prints"
                 ) from error
             stack.enter_context(client)
+        address = scheduler or client.scheduler.address  # type: ignore[union-attr]
         try:
             client.wait_for_workers(1, timeout=WORKERS.worker_seconds)
         except TimeoutError as error:
             raise WorkerError(
-                f"the scheduler at {client.scheduler.address} has no workers after "
-                f"{WORKERS.worker_seconds:g} s; start some with "
-                f"`dask worker {client.scheduler.address}`"
+                f"the scheduler at {address} has no workers after "
+                f"{WORKERS.worker_seconds:g} s; start some with `dask worker {address}`"
             ) from error
         yield _backend(client)
+
+
+def _knock(scheduler: str) -> None:
+    from distributed.comm.addressing import parse_address, parse_host_port
+
+    scheme, place = parse_address(scheduler)
+    host, port = parse_host_port(place)
+    if scheme in ("tcp", "tls"):
+        socket.create_connection((host, port), timeout=WORKERS.connect_seconds).close()
 
 
 def _backend(client: Any) -> Any:

@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 import uuid
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
@@ -165,8 +166,7 @@ def _run_here(
             # Threads cannot be stopped: from here on what they still find is dropped.
             with lock:
                 ended = True
-            with contextlib.suppress(KeyboardInterrupt):
-                results.close()
+            _close(results)
 
 
 def _run_elsewhere(
@@ -204,8 +204,7 @@ def _run_elsewhere(
                     raise
                 queue.lose(error)
             finally:
-                with contextlib.suppress(KeyboardInterrupt):
-                    results.close()
+                _close(results)
 
 
 @contextlib.contextmanager
@@ -289,6 +288,13 @@ class _Queue:
             ", ".join(map(str, lost)) or "nothing",
         )
         self._waiting.extendleft(reversed(lost))
+
+
+def _close(results: Any) -> None:
+    """Give up what is under way; that it was cancelled is no news to who asked for it."""
+    with warnings.catch_warnings(), contextlib.suppress(KeyboardInterrupt):
+        warnings.filterwarnings("ignore", ".*You could benefit from adjusting", UserWarning)
+        results.close()
 
 
 def _say(line: str) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from typing import TypeVar
 
@@ -11,10 +10,10 @@ import pandas as pd
 
 from .checks import as_list, check_number, check_whole
 from .config import REPLAY
-from .dumps import Dump, Position, open_dump
+from .dumps import Dump, open_dump
 from .engine.law import check_engine
 from .errors import InputError, RuleError
-from .measure import Place, Plan, Row, is_defined, measure
+from .measure import Plan, Row, is_defined
 from .parallel import check_workers, run_positions
 from .pooling import EalContext
 from .progress import position_progress
@@ -23,6 +22,7 @@ from .report import Report
 from .rules import RULES, PositionRule, Rule, parse_rule
 from .trees import CompleteTree, parse_tree
 from .types import Backend, Method
+from .work import ReplayWork
 
 _T = TypeVar("_T")
 
@@ -129,7 +129,7 @@ def replay(
         unavailable = _without_eal(dump, heat, top_k, top_p)
         start, stop = as_range(positions, dump.n_positions)
 
-        work = _Replay(
+        work = ReplayWork(
             plan, heat, top_k, top_p, with_tree=tuple(t not in unavailable for t in heat)
         )
         rows, partial = run_positions(
@@ -189,27 +189,6 @@ def check_counts(rules: Sequence[Rule], siblings: Sequence[int]) -> tuple[str, .
     if len(left_out) == len(siblings) * len(rules):
         raise RuleError("nothing is left to compute: " + "; ".join(left_out))
     return tuple(left_out)
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """The rows of a position, at every temperature."""
-
-    plan: Plan
-    heat: tuple[float, ...]
-    top_k: int | None
-    top_p: float | None
-    with_tree: tuple[bool, ...]
-
-    def __call__(self, dump: Dump, index: int, position: Position, /) -> list[Row]:
-        place = Place(index, position.prompt_idx, position.offset, position.token_id)
-        rows = []
-        for temperature, with_tree in zip(self.heat, self.with_tree, strict=True):
-            probs = dump.probs(
-                position, temperature=temperature, top_k=self.top_k, top_p=self.top_p
-            )
-            rows += measure(place, temperature, *probs, self.plan, with_tree=with_tree)
-        return rows
 
 
 def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFrame:
