@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TypeVar
 
+import numpy as np
 import pandas as pd
 
 from .checks import as_list, check_number, check_whole
@@ -203,8 +204,10 @@ def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFram
             labels.index(row["rule"]),
         ),
     )
-    frame = pd.DataFrame(rows)
     # Rows of fewer siblings lack the columns of the last ones: keep those together, in order.
+    frame = pd.DataFrame(
+        {name: [row.get(name, np.nan) for row in rows] for name in max(rows, key=len)}
+    )
     accepted = [
         f"accepted_{i}{end}"
         for i in range(1, max(plan.siblings) + 1)

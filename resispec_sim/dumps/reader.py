@@ -180,6 +180,21 @@ class Dump:
             for which in ("target", "draft")
         )
         shard.forget_pages()
+        sound = np.isfinite(target.max()) and np.isfinite(draft.max())
+        if not (sound and 0 <= token_id < self.manifest.target_vocab_size):
+            self._refuse(shard, prompt_idx, offset, token_id, target, draft)
+        rows = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
+        return Position(prompt_idx, offset, token_id, rows)
+
+    def _refuse(
+        self,
+        shard: _MappedShard,
+        prompt_idx: int,
+        offset: int,
+        token_id: int,
+        target: NDArray[np.float64],
+        draft: NDArray[np.float64],
+    ) -> None:
         where = f"{self.path / self.manifest.shards[shard.idx].file}, prompt {prompt_idx}"
         if not 0 <= token_id < self.manifest.target_vocab_size:
             raise ShardError(
@@ -187,8 +202,6 @@ class Dump:
             )
         check_rows(target[None], f"{where}, target logits", offset)
         check_rows(draft[None], f"{where}, draft logits", offset)
-        rows = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
-        return Position(prompt_idx, offset, token_id, rows)
 
     def iter_positions(
         self, start: int = 0, stop: int | None = None
