@@ -5,8 +5,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from . import __version__
 from .config import WORKERS
 from .errors import WorkerError
+
+# By name, since they are imported with the extra only, and from modules that change.
+_SCHEDULER_GONE = {"FutureCancelledError", "ClosedClientError", "CommClosedError"}
 
 INSTALL = 'pip install "resispec-sim[cluster]"'
 
@@ -60,7 +64,16 @@ def connected(scheduler: str | None) -> Iterator[Any]:
                 f"the scheduler at {address} has no workers after "
                 f"{WORKERS.worker_seconds:g} s; start some with `dask worker {address}`"
             ) from error
-        yield _backend(client)
+        _check_versions(client)
+        try:
+            yield _backend(client)
+        except Exception as error:
+            if type(error).__name__ in _SCHEDULER_GONE:
+                raise WorkerError(
+                    f"the scheduler at {address} is gone ({type(error).__name__}: {error}); start it "
+                    "and its workers again, then this command"
+                ) from error
+            raise
 
 
 def _knock(scheduler: str) -> None:
@@ -72,6 +85,26 @@ def _knock(scheduler: str) -> None:
         socket.create_connection((host, port), timeout=WORKERS.connect_seconds).close()
 
 
+def _check_versions(client: Any) -> None:
+    """Refuse workers without this package, or with another version of it.
+
+    A worker that cannot import what it is sent ends without a word, and the work would wait for ever.
+    What is sent here can be loaded anywhere.
+    """
+    asked = "__import__('resispec_sim').__version__"
+    for worker, found in client.run(eval, asked, on_error="return").items():
+        if isinstance(found, Exception):
+            raise WorkerError(
+                f"the worker at {worker} cannot import resispec_sim ({found}): install it there, in "
+                f"version {__version__}"
+            )
+        if found != __version__:
+            raise WorkerError(
+                f"the worker at {worker} has resispec-sim {found}, this side {__version__}: install "
+                "the same version"
+            )
+
+
 def _backend(client: Any) -> Any:
     from distributed.client import Future
     from joblib._dask import DaskDistributedBackend
@@ -81,8 +114,14 @@ def _backend(client: Any) -> Any:
         """joblib's backend, which waits for ever for a task whose workers died too often."""
 
         def effective_n_jobs(self, n_jobs: int) -> int:
-            # joblib runs one job in this process, where the shards need not be.
-            return max(2, super().effective_n_jobs(n_jobs))
+            try:
+                # joblib runs one job in this process, where the shards need not be.
+                return max(2, super().effective_n_jobs(n_jobs))
+            except TimeoutError as error:
+                raise WorkerError(
+                    f"the cluster has no worker left after {WORKERS.restart_seconds:g} s; look at the "
+                    "logs and the memory of its workers, and start them again"
+                ) from error
 
         def get_nested_backend(self) -> tuple[Any, int]:
             return SequentialBackend(nesting_level=1), 1
@@ -107,7 +146,7 @@ def _backend(client: Any) -> Any:
             self.client.cancel(list(self._submitted))
             self._submitted.clear()
 
-    return Backend(client=client)
+    return Backend(client=client, wait_for_workers_timeout=WORKERS.restart_seconds)
 
 
 def _call(func: Callable[[], Any]) -> Any:
@@ -115,5 +154,5 @@ def _call(func: Callable[[], Any]) -> Any:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that workers of a cluster died over a task."""
-    return type(error).__name__ in {"KilledWorker", "CommClosedError"}
+    """Whether an error says that workers of a cluster died over a task, one after the other."""
+    return type(error).__name__ == "KilledWorker"

@@ -89,8 +89,8 @@ class WorkersConfig:
         may have to repeat, a small part of the time.
     max_losses : int
         Workers that may be lost over one chunk; from the one before on the chunk runs alone.
-    connect_seconds, worker_seconds : float
-        Wait for a scheduler, and for its first worker.
+    connect_seconds, worker_seconds, restart_seconds : float
+        Wait for a scheduler, for its first worker, and for one after all were lost.
     """
 
     chunks_per_worker: int = 4
@@ -99,6 +99,7 @@ class WorkersConfig:
     max_losses: int = 3
     connect_seconds: float = 5.0
     worker_seconds: float = 10.0
+    restart_seconds: float = 60.0
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,8 @@ def _run_elsewhere(
             except Exception as error:
                 if not _is_lost(error, workers):
                     raise
-                queue.lose(error)
+                # Of a cluster: the scheduler has tried again itself.
+                queue.lose(error, times=WORKERS.max_losses - 1 if workers.backend == "dask" else 1)
             finally:
                 _close(results)
 
@@ -270,22 +271,22 @@ class _Queue:
             parts = [done.rest] if self._waiting else done.rest.split(self._n_workers)
             self._waiting.extendleft(reversed(parts))
 
-    def lose(self, error: Exception) -> None:
-        """Put chunks under way back; `WorkerError` if one was lost too often."""
+    def lose(self, error: Exception, times: int) -> None:
+        """Put chunks under way back; `WorkerError` if one was lost too often, and alone at last."""
         lost = sorted(self._under_way)
         self._under_way.clear()
-        self._losses.update(lost)
         for chunk in lost:
-            if self._losses[chunk] >= WORKERS.max_losses and len(lost) == 1:
-                raise WorkerError(
-                    f"{chunk}: {self._losses[chunk]} workers were lost over it, the last one with "
-                    f"nothing else to do ({type(error).__name__}); look at their memory and their "
-                    "log, or compute it here with backend='threads'"
-                ) from error
+            self._losses[chunk] += times
+        if len(lost) == 1 and self._losses[lost[0]] >= WORKERS.max_losses:
+            raise WorkerError(
+                f"{lost[0]}: workers die over it again and again, also with nothing else to do "
+                f"({type(error).__name__}); look at their memory and their log, or compute it here "
+                "with backend='threads'"
+            ) from error
         _log.warning(
             "a worker was lost (%s); computing again: %s",
             type(error).__name__,
-            ", ".join(map(str, lost)) or "nothing",
+            ", ".join(map(str, lost)),
         )
         self._waiting.extendleft(reversed(lost))
 
