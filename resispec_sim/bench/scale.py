@@ -116,19 +116,27 @@ def replayed(path: str, backend: str, n_jobs: int, **arguments: Any) -> dict[str
     Returns
     -------
     dict
-        ``first_s``, with the start of the workers; ``seconds``, with workers that run already;
+        ``first_s``, with the start of the workers; ``seconds``, with workers that run already, and
+        ``cpu_s``, what that took of all cores together, which other programs on the machine change less;
         ``peak_mib`` of the largest process, and ``total_mib`` of all together (resident, so what they
         share counts several times).
     """
     from ..replay import replay
 
     watch = _Memory()
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        replay(path, n_jobs=n_jobs, backend=backend, **arguments)  # type: ignore[arg-type]
-        seconds.append(time.perf_counter() - start)
-    return {"first_s": seconds[0], "seconds": seconds[1], **watch.stop()}
+    first, again = (
+        _timed(lambda: replay(path, n_jobs=n_jobs, backend=backend, **arguments))  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    return {"first_s": first["seconds"], **again, **watch.stop()}
+
+
+def _timed(run: Callable[[], Any]) -> dict[str, float]:
+    cpu = sum(map(_cpu_seconds, _family()))
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "cpu_s": sum(map(_cpu_seconds, _family())) - cpu}
 
 
 class _Memory:
@@ -168,6 +176,14 @@ def _family() -> list[int]:
     return found
 
 
+def _cpu_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _status(pid: int) -> tuple[int, int]:
     """Resident memory now and at its peak, in KiB; 0 for a process that has ended."""
     try:
@@ -189,7 +205,8 @@ def large_dump(
     Returns
     -------
     dict
-        ``speed`` is that of the replay over that of reading, verifying and softmax.
+        ``speed`` is that of the replay over that of reading, verifying and softmax; ``speed_by_cpu``
+        the same in time of all cores.
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         dump = make_dump(Path(place) / "dump", n_bytes)
@@ -198,7 +215,7 @@ def large_dump(
         base = [_apart("base", path, n_jobs)]
         found = _apart("replay", path, backend, n_jobs, "specinfer", 3, None)
         base.append(_apart("base", path, n_jobs))
-    seconds = min(figures["seconds"] for figures in base)
+    seconds, cpu = (min(figures[name] for figures in base) for name in ("seconds", "cpu_s"))
     return {
         "gigabytes": size / 1e9,
         "positions": dump.n_positions,
@@ -208,6 +225,7 @@ def large_dump(
         "read_verify_softmax": base,
         "replay": found,
         "speed": seconds / found["seconds"],
+        "speed_by_cpu": cpu / found["cpu_s"],
         "speed_with_start": seconds / found["first_s"],
     }
 
@@ -227,12 +245,16 @@ def speed_up(dump: str, temperature: float, n_jobs: int, repeats: int = 3) -> di
             into.append(
                 _apart("replay", dump, "processes", jobs, "specinfer,resispec", 3, temperature)
             )
-    best = [min(figures["seconds"] for figures in side) for side in (one, several)]
+    best, cpu = (
+        [min(figures[name] for figures in side) for side in (one, several)]
+        for name in ("seconds", "cpu_s")
+    )
     return {
         "dump": dump,
         "temperature": temperature,
         "jobs": n_jobs,
         "seconds": best,
+        "cpu_s": cpu,
         "speed_up": best[0] / best[1],
     }
 
@@ -248,9 +270,7 @@ def _one(kind: str, *rest: Any) -> dict[str, Any]:
     if kind == "base":
         path, n_jobs = rest
         read_and_softmax(path, n_jobs)  # starts the workers
-        start = time.perf_counter()
-        n_positions = read_and_softmax(path, n_jobs)
-        return {"seconds": time.perf_counter() - start, "positions": n_positions}
+        return _timed(lambda: read_and_softmax(path, n_jobs))
     path, backend, n_jobs, rules, siblings, temperature = rest
     return replayed(path, backend, n_jobs, rules=rules, siblings=siblings, temperatures=temperature)
 
