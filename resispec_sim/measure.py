@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import REPLAY
-from .engine import Law, appendix_b_kl, exact_law
-from .engine.bounds import optimum_for
+from .engine.appendix_b import mean_kl
+from .engine.bounds import optimum_of_row
+from .engine.figures import Figures, figures_of_row
+from .engine.law import check_engine
 from .errors import RuleError
-from .rules import ResidualRule, Rule
+from .rules import ResidualRule, Rule, SpecInfer
 from .trees import CompleteTree
 from .types import Method
 
@@ -71,7 +73,9 @@ def measure(
     temperature : float
         Only copied into the rows.
     target_probs, draft_probs : ndarray (V,)
+        Distributions, as `resispec_sim.probs.logits_to_probs` makes them: they are not checked again.
     plan : Plan
+        Of rules that were checked (`resispec_sim.engine.law.check_engine`).
     with_tree : bool
         Whether the recorded token was sampled from `target_probs`; only then can its ratio ``W``
         enter an accepted length.
@@ -90,26 +94,27 @@ def measure(
         shown = n_siblings in plan.siblings
         rules = [rule for rule in plan.rules if is_defined(rule, n_siblings)]
         optima = {
-            scheme: float(optimum_for(scheme, target_probs, draft_probs, n_siblings))
+            scheme: optimum_of_row(scheme, target_probs, draft_probs, n_siblings)
             for scheme in dict.fromkeys(rule.siblings for rule in rules)
             if shown
         }
+        seed = seed_of(plan.seed, place.position, n_siblings)
         random_kl = np.nan
         if shown and rules:
-            random_kl = _appendix_b("random", place, target_probs, draft_probs, n_siblings, plan)
+            random_kl = _appendix_b(None, seed, target_probs, draft_probs, n_siblings, None)
         for rule in rules:
-            law = exact_law(
-                rule,
+            figures = figures_of_row(
+                check_engine(rule),
                 target_probs,
                 draft_probs,
                 n_siblings,
+                token=place.token,
                 method=plan.method,
-                by_token=with_tree and n_siblings == branching,
                 max_paths=plan.max_paths,
-                seed=seed_of(plan.seed, place.position, n_siblings),
+                seed=seed,
             )
             if with_tree and n_siblings == branching:
-                tree_figures[rule.label] = _tree_row(law, target_probs, place.token)
+                tree_figures[rule.label] = _tree_row(figures, target_probs[place.token])
             if shown:
                 rows.append(
                     {
@@ -121,11 +126,11 @@ def measure(
                         "siblings": n_siblings,
                         "rule": rule.label,
                         "scheme": rule.siblings,
-                        **_law_row(law, target_probs),
+                        **_law_row(figures),
                         "optimum": optima[rule.siblings],
                         "appendix_b_kl_random": random_kl,
                         "appendix_b_kl": _appendix_b(
-                            rule, place, target_probs, draft_probs, n_siblings, plan
+                            rule, seed, target_probs, draft_probs, n_siblings, figures
                         ),
                     }
                 )
@@ -146,64 +151,63 @@ def is_defined(rule: Rule, n_siblings: int) -> bool:
 _NO_TREE: Row = {"tree_w": np.nan, "tree_alpha": np.nan, "tree_method": ""}
 
 
-def _tree_row(law: Law, target_probs: NDArray[np.float64], token: int) -> Row:
-    w, p_token = np.nan, target_probs[token]
-    if law.accepted_by_token is not None and p_token > 0:
-        w = float(law.accepted_by_token[:, token].sum() / p_token)
+def _tree_row(figures: Figures, p_token: float) -> Row:
     return {
-        "tree_w": w,
-        "tree_alpha": float(np.sum(law.accepted)),
-        "tree_method": str(law.method),
+        "tree_w": figures.accepted_here / float(p_token) if p_token > 0 else np.nan,
+        "tree_alpha": float(figures.accepted.sum()),
+        "tree_method": figures.method,
     }
 
 
-def _law_row(law: Law, target_probs: NDArray[np.float64]) -> Row:
+def _law_row(figures: Figures) -> Row:
     row: Row = {}
-    low, high = np.asarray(law.accepted_interval, dtype=float).T
-    for i, mass in enumerate(np.asarray(law.accepted, dtype=float), start=1):
-        row[f"accepted_{i}"] = float(mass)
+    low, high = figures.accepted_interval.T
+    for i, mass in enumerate(figures.accepted.tolist(), start=1):
+        row[f"accepted_{i}"] = mass
         row[f"accepted_{i}_low"] = float(low[i - 1])
         row[f"accepted_{i}_high"] = float(high[i - 1])
-    excess = law.output_probs - target_probs
-    token = int(np.argmax(excess))
     return row | {
-        "acceptance": float(np.sum(law.accepted)),
+        "acceptance": float(figures.accepted.sum()),
         "acceptance_low": float(low.sum()),
         "acceptance_high": float(high.sum()),
-        "kl": float(law.kl),
-        "kl_low": float(law.kl_interval[0]),
-        "kl_high": float(law.kl_interval[1]),
-        "tv": float(law.tv),
-        "tv_low": float(law.tv_interval[0]),
-        "tv_high": float(law.tv_interval[1]),
-        "tv_lower_bound": float(law.tv_lower_bound),
-        "excess_token": token,
-        "excess_mass": float(excess[token]),
-        "method": str(law.method),
-        "n_paths": int(law.n_paths),
-        "notes": "; ".join(law.notes),
+        "kl": float(figures.kl),
+        "kl_low": float(figures.kl_interval[0]),
+        "kl_high": float(figures.kl_interval[1]),
+        "tv": float(figures.tv),
+        "tv_low": float(figures.tv_interval[0]),
+        "tv_high": float(figures.tv_interval[1]),
+        "tv_lower_bound": float(figures.tv_lower_bound),
+        "excess_token": figures.excess_token,
+        "excess_mass": figures.excess_mass,
+        "method": figures.method,
+        "n_paths": int(figures.n_paths),
+        "notes": "; ".join(figures.notes),
     }
 
 
 def _appendix_b(
-    rule: Rule | str,
-    place: Place,
+    rule: Rule | None,
+    seed: int,
     target_probs: NDArray[np.float64],
     draft_probs: NDArray[np.float64],
     n_siblings: int,
-    plan: Plan,
+    figures: Figures | None,
 ) -> float:
-    if isinstance(rule, Rule) and not isinstance(rule, ResidualRule):
+    if rule is not None and not isinstance(rule, ResidualRule):
         return np.nan  # no proxies to reconstruct from
-    return float(
-        appendix_b_kl(
-            target_probs,
-            draft_probs,
-            n_siblings,
-            rule=rule,
-            rng=np.random.default_rng(seed_of(plan.seed, place.position, n_siblings)),
-            n_trajectories=REPLAY.appendix_b_trajectories,
-        )
+    betas = None
+    if type(rule) is SpecInfer and figures is not None:
+        # its proxy is the draft, so that the mass taken is the acceptance of a sibling that is reached
+        reach = 1.0 - np.cumsum(figures.accepted) + figures.accepted
+        betas = np.divide(figures.accepted, reach, out=np.ones_like(reach), where=reach > 0)
+    return mean_kl(
+        rule,
+        target_probs,
+        draft_probs,
+        n_siblings,
+        np.random.default_rng(seed),
+        REPLAY.appendix_b_trajectories,
+        betas,
     )
 
 

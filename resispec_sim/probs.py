@@ -61,35 +61,42 @@ def logits_to_probs(
     [0.0, 1.0, 0.0]
     """
     check_sampling(temperature, top_k, top_p)
-    scores = check_floats("logits", logits)
+    scores = check_reals("logits", logits)
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise InputError(
             f"logits need a vocabulary axis of at least one token, got shape {scores.shape}"
         )
+    if scores.dtype not in (np.float32, np.float64):
+        scores = scores.astype(np.float64)
+    probs = np.empty(scores.shape)
     if scores.size == 0:
-        return scores
-    peak = scores.max(axis=-1, keepdims=True)
+        return probs
+    peak = scores.max(axis=-1)
     if not np.isfinite(peak).all():
         _raise_for_logits(scores)
     if temperature == 0:
         first = scores.argmax(axis=-1)
-        scores[...] = 0.0
-        np.put_along_axis(scores, first[..., None], 1.0, axis=-1)
-        return scores
+        probs[...] = 0.0
+        np.put_along_axis(probs, first[..., None], 1.0, axis=-1)
+        return probs
     if top_k and top_k < scores.shape[-1]:
         # Division by a temperature keeps the order, so the mask is taken before it, free of its
         # rounding.
         kth = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
-        scores[scores < kth] = -np.inf
+        scores = np.where(scores < kth, -np.inf, scores)
+    # imported here: a program that only reads dumps needs no compiled code
+    from .engine.softmax import softmax_rows
+
     with np.errstate(over="ignore"):
-        scores -= peak
-        if temperature != 1:
-            scores /= temperature
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+        softmax_rows(
+            np.ascontiguousarray(scores).reshape(-1, scores.shape[-1]),
+            peak.reshape(-1),
+            float(temperature),
+            probs.reshape(-1, scores.shape[-1]),
+        )
     if top_p is not None and top_p < 1:
-        _keep_nucleus(scores, top_p)
-    return scores
+        _keep_nucleus(probs, top_p)
+    return probs
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
@@ -157,6 +164,17 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
         raise DistributionError(
             f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}"
         )
+    with np.errstate(over="ignore"):  # a sum beyond the float range is not 1 either
+        total = array.sum(axis=-1, keepdims=True)
+    # NaN and infinity show in the sum
+    if not (array.min() >= 0 and (np.abs(total - 1) <= SUM_TOLERANCE).all()):
+        _raise_for_probs(array, total[..., 0], name)
+    if (total != 1).any():
+        array /= total
+    return array
+
+
+def _raise_for_probs(array: NDArray[np.float64], total: NDArray[np.float64], name: str) -> None:
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
         *row, token = (int(i) for i in np.argwhere(bad)[0])
@@ -164,17 +182,11 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
         raise DistributionError(
             f"{name}: {_place(row)}token {token}: probability is {value}; it must be in [0, 1]"
         )
-    with np.errstate(over="ignore"):  # a sum beyond the float range is not 1 either
-        total = array.sum(axis=-1, keepdims=True)
-    off = np.abs(total[..., 0] - 1) > SUM_TOLERANCE
-    if off.any():
-        row = [int(i) for i in np.argwhere(off)[0]]
-        value = total[..., 0][tuple(row)]
-        raise DistributionError(
-            f"{name}: {_place(row)}the probabilities sum to {value!s}, not 1; normalise them first"
-        )
-    array /= total
-    return array
+    row = [int(i) for i in np.argwhere(np.abs(total - 1) > SUM_TOLERANCE)[0]]
+    value = total[tuple(row)]
+    raise DistributionError(
+        f"{name}: {_place(row)}the probabilities sum to {value!s}, not 1; normalise them first"
+    )
 
 
 def check_floats(name: str, values: Any) -> NDArray[np.float64]:
@@ -188,6 +200,11 @@ def check_floats(name: str, values: Any) -> NDArray[np.float64]:
     >>> check_floats("logits", [1, 2]).tolist()
     [1.0, 2.0]
     """
+    return check_reals(name, values).astype(np.float64)
+
+
+def check_reals(name: str, values: Any) -> NDArray[Any]:
+    """An array of real numbers as `check_floats` takes them, in its own type and not copied."""
     if isinstance(values, np.ma.MaskedArray):
         raise InputError(f"{name} is a masked array: fill what is masked first")
     try:
@@ -199,7 +216,7 @@ def check_floats(name: str, values: Any) -> NDArray[np.float64]:
     # bfloat16 is a type of a package of its own
     if found.dtype.kind not in "fiu" and found.dtype.name != "bfloat16":
         raise InputError(f"{name} holds {found.dtype}: give an array of real numbers")
-    return found.astype(np.float64)
+    return found
 
 
 def check_vocabulary_map(

@@ -155,7 +155,8 @@ def test_kernels_run_as_plain_python():
     """The kernels' own tests once more with compilation off: numba must not change a figure."""
     done = run(
         sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "nojit",
-        "tests/test_engine.py", cwd=ROOT, NUMBA_DISABLE_JIT="1",
+        "tests/test_engine.py", "tests/test_ratio_space.py", "tests/test_softmax.py",
+        cwd=ROOT, NUMBA_DISABLE_JIT="1",
     )  # fmt: skip
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed.group(1)) > 0, done.stdout

@@ -11,6 +11,7 @@ from resispec_sim.probs import check_probs
 from resispec_sim.rules import RULES, Rule, parse_rule
 from resispec_sim.rules.siblings import SCHEMES
 
+Row = NDArray[np.float64]
 Rows = NDArray[np.float64]
 
 ROUNDING = {"iid": 1e-12, "without_replacement": 1e-10, "topk": 1e-12, "hub": 1e-12}
@@ -33,7 +34,7 @@ def optimal_acceptance(
     n_siblings : int
         Number of siblings, 1 or more.
     replacement : bool
-        Whether siblings are drawn independently (``P = q(H)**n``, O(V log V)), or without
+        Whether siblings are drawn independently (``P = q(H)**n``, O(V)), or without
         replacement (a quadrature with an absolute error below 1e-10, O(V n nodes)). Without
         replacement draws stop when every token with positive draft probability is drawn.
 
@@ -63,8 +64,7 @@ def optimal_acceptance(
     """
     target, draft = _check_rows(target_probs, draft_probs)
     n_siblings = check_n_siblings(n_siblings)
-    best = _of_prefixes(np.atleast_2d(target), np.atleast_2d(draft), n_siblings, replacement)
-    return float(best[0]) if target.ndim == 1 else best
+    return _by_row("iid" if replacement else "without_replacement", target, draft, n_siblings)
 
 
 def optimum_for(
@@ -113,8 +113,20 @@ def optimum_for(
         scheme.check_count(n_siblings)
     if name not in _OPTIMA:
         raise RuleError(f"no optimum of one position for siblings drawn as {name!r}")
-    best = _OPTIMA[name](np.atleast_2d(target), np.atleast_2d(draft), n_siblings)
-    return float(best[0]) if target.ndim == 1 else best
+    return _by_row(name, target, draft, n_siblings)
+
+
+def optimum_of_row(scheme: str, p: Row, q: Row, n_siblings: int) -> float:
+    """`optimum_for` of a scheme at one position, with arguments that were checked."""
+    return _OPTIMA[scheme](p, q, n_siblings)
+
+
+def _by_row(scheme: str, target: Rows, draft: Rows, n_siblings: int) -> float | Rows:
+    if target.ndim == 1:
+        return optimum_of_row(scheme, target, draft, n_siblings)
+    return np.array(
+        [optimum_of_row(scheme, p, q, n_siblings) for p, q in zip(target, draft, strict=True)]
+    )
 
 
 def scheme_of(scheme: str | Rule) -> str:
@@ -141,58 +153,61 @@ def _check_rows(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Rows, 
     return target, draft
 
 
-def _of_prefixes(target: Rows, draft: Rows, n_siblings: int, replacement: bool) -> Rows:
-    p, q = _sort_by_ratio(target, draft)
+def _iid(p: Row, q: Row, n_siblings: int) -> float:
+    # imported here, as below: other ways of drawing need no compiled code
+    from resispec_sim.engine.iid_optimum import largest_acceptance
+
+    return largest_acceptance(p, q, n_siblings)
+
+
+def _without_replacement(p: Row, q: Row, n_siblings: int) -> float:
+    from resispec_sim.engine.without_replacement import prob_all_in_prefix
+
+    p, q = _sort_by_ratio(p, q)
     # extended precision where the machine has it: sums of 1e5 equal terms are off by 1e-12 otherwise
-    held = np.cumsum(p, axis=-1, dtype=np.longdouble)
-    if replacement:
-        in_prefix = np.minimum(np.cumsum(q, axis=-1, dtype=np.longdouble), 1.0) ** n_siblings
-    else:
-        in_prefix = _all_in_prefix(q, n_siblings)
+    held = np.cumsum(p, dtype=np.longdouble)
     # the empty set gives 1
-    least = np.minimum((held - in_prefix).min(axis=-1), 0.0).astype(np.float64)
-    return np.clip(1.0 + least, 0.0, 1.0)
+    least = min(float((held - prob_all_in_prefix(q, n_siblings)[0]).min()), 0.0)
+    return min(max(1.0 + least, 0.0), 1.0)
 
 
-def _of_top(target: Rows, draft: Rows, n_siblings: int) -> Rows:
+def _of_top(p: Row, q: Row, n_siblings: int) -> float:
     # stable, as the rules take the first of equals
-    first = np.argsort(-draft, axis=-1, kind="stable")[:, :n_siblings]
-    drawn = np.take_along_axis(draft, first, axis=-1) > 0
-    taken = np.where(drawn, np.take_along_axis(target, first, axis=-1), 0.0)
-    return np.minimum(taken.sum(axis=-1), 1.0)
+    first = np.argsort(-q, kind="stable")[:n_siblings]
+    return min(float(p[first][q[first] > 0].sum()), 1.0)
 
 
-def _of_hub(target: Rows, draft: Rows, n_siblings: int) -> Rows:
+def _of_hub(p: Row, q: Row, n_siblings: int) -> float:
     RULES["spechub"]().check_count(n_siblings)
-    at_hub = np.arange(draft.shape[-1]) == draft.argmax(axis=-1)[:, None]
-    off_hub = np.where(at_hub, 0.0, draft)
-    left = off_hub.sum(axis=-1, keepdims=True)
-    pairs = np.divide(off_hub, left, out=np.zeros_like(off_hub), where=left > 0)
+    hub = int(q.argmax())
+    off_hub = q.copy()
+    off_hub[hub] = 0.0
+    left = float(off_hub.sum())
     # with q(a) = 1 there are no pairs: only the hub can be accepted
-    room = np.where(at_hub, target, np.minimum(target, pairs))
-    return np.minimum(room.sum(axis=-1), 1.0)
+    room = np.minimum(p, off_hub / left if left > 0 else 0.0)
+    room[hub] = p[hub]
+    return min(float(room.sum()), 1.0)
 
 
-_OPTIMA: dict[str, Callable[[Rows, Rows, int], Rows]] = {
-    "iid": lambda p, q, n: _of_prefixes(p, q, n, True),
-    "without_replacement": lambda p, q, n: _of_prefixes(p, q, n, False),
+_OPTIMA: dict[str, Callable[[Row, Row, int], float]] = {
+    "iid": _iid,
+    "without_replacement": _without_replacement,
     "topk": _of_top,
     "hub": _of_hub,
 }
 
 
-def _sort_by_ratio(
-    p: NDArray[np.float64], q: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both in order of ``q/p`` descending, rows (B, V); tokens that are never drawn come last."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.where(q > 0, q / p, 0.0)
-    order = np.argsort(-ratio, axis=-1, kind="stable")
-    return np.take_along_axis(p, order, axis=-1), np.take_along_axis(q, order, axis=-1)
+def _sort_by_ratio(p: Row, q: Row) -> tuple[Row, Row]:
+    """Both in order of ``q/p`` descending; tokens that are never drawn come last.
 
+    How equal ratios are ordered does not matter: the optimum is continuous in p, and p can be changed
+    by as little as one likes to put them in either order.
+    """
+    from resispec_sim.engine.ratio_order import INFINITE, sort_keys
 
-def _all_in_prefix(q: NDArray[np.float64], n_siblings: int) -> NDArray[np.float64]:
-    # imported here: draws with replacement need no compiled code
-    from resispec_sim.engine.without_replacement import prob_all_in_prefix
-
-    return np.stack([prob_all_in_prefix(row, n_siblings)[0] for row in q])
+    ratio = np.zeros(p.size)
+    with np.errstate(divide="ignore", over="ignore"):
+        np.divide(q, np.abs(p), out=ratio, where=q > 0)
+    keys, order = INFINITE - ratio.view(np.int64), np.empty(p.size, dtype=np.int64)
+    sort_keys(keys, np.empty_like(keys), order)
+    return p[order], q[order]

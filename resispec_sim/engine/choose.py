@@ -58,8 +58,10 @@ def outcome_of(
     outcome = engine(target_probs, draft_probs, n_siblings)
     if outcome.method == "exact":
         check_mass(outcome.output_probs, f"the law of {rule.label}")
-    n_drafted = int((draft_probs > 0).sum())
-    if rule.siblings == "iid" or n_drafted >= n_siblings:
+    if rule.siblings == "iid":
+        return outcome
+    n_drafted = int(np.count_nonzero(draft_probs))
+    if n_drafted >= n_siblings:
         return outcome
     token, sibling = ("tokens", "siblings") if n_drafted > 1 else ("token", "sibling")
     note = f"the draft has {n_drafted} {token}: {n_drafted} {sibling} in place of {n_siblings}"

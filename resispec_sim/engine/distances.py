@@ -7,6 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.distance_kernels import (
+    divergences,
+    excess_and_gain,
+    excess_over,
+    raising_level,
+    sum_and_gain_of_logs,
+)
+
 FloatArray = NDArray[np.float64]
 
 
@@ -19,7 +27,8 @@ def kl_divergence(law: FloatArray, target: FloatArray) -> float:
     """``sum M log(M / p)`` in nats; infinite where ``M > 0 = p``, never below 0.
 
     Summed as ``M log(M/p) - M + p``, whose terms are all non-negative: the plain sum of a law that is
-    exact but for rounding would be the rounding of its total.
+    exact but for rounding would be the rounding of its total. Where M and p nearly agree, a term is a
+    series in ``M/p - 1``, so that the figure of a law that is off by rounding is its square.
 
     Examples
     --------
@@ -28,7 +37,28 @@ def kl_divergence(law: FloatArray, target: FloatArray) -> float:
     >>> kl_divergence(np.array([0.5, 0.5]), np.array([5e-324, 1.0])) > 370  # no overflow
     True
     """
-    return float(_kl_terms(law, target).sum())
+    return tv_and_kl(law, target)[1]
+
+
+def tv_and_kl(law: FloatArray, target: FloatArray) -> tuple[float, float]:
+    """`total_variation` and `kl_divergence` of a law (V,), in one pass."""
+    return figures_and_sum(law, target)[:2]
+
+
+def figures_and_sum(law: FloatArray, target: FloatArray) -> tuple[float, float, float]:
+    """`total_variation`, `kl_divergence` and sum of a law (V,), in one pass."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        tv, kl, overflow, total = divergences(
+            np.ascontiguousarray(law), np.ascontiguousarray(target)
+        )
+    # a target that is subnormal can make the ratio overflow; the difference of logarithms cannot
+    kl = _kl_terms(law, target).sum() if overflow else kl
+    return float(tv), float(kl), float(total)
+
+
+def excess_mass(accepted_by_token: FloatArray, target: FloatArray) -> float:
+    """``sum (A - p)+`` with A (V,) the sum of the masses (K, V)."""
+    return float(excess_over(np.ascontiguousarray(accepted_by_token), np.ascontiguousarray(target)))
 
 
 def _kl_terms(law: FloatArray, target: FloatArray) -> FloatArray:
@@ -40,7 +70,6 @@ def _kl_terms(law: FloatArray, target: FloatArray) -> FloatArray:
         ratio = (law[on] - target[on]) / target[on]
         near = np.abs(ratio) < 0.5
         logs = np.log1p(np.where(near, ratio, 0.0))
-    # a target that is subnormal can make the ratio overflow; the difference of logarithms cannot
     logs = np.where(near, logs, np.log(law[on]) - np.log(target[on]))
     terms[on] = law[on] * logs - law[on] + target[on]
     return np.maximum(terms, 0.0)
@@ -52,11 +81,10 @@ def tv_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
     The TV is convex in the law: it is greatest where all the missing mass goes to a single token.
     """
     missing = max(1.0 - float(certain.sum()), 0.0)
-    low = float(np.maximum(certain - target, 0.0).sum())
-    excess = certain - target
-    gain = np.maximum(excess + missing, 0.0) - np.maximum(excess, 0.0)
-    high = low + float(gain.max(where=target > 0, initial=0.0))
-    return np.array([low, min(high, 1.0)])
+    low, gain = excess_and_gain(
+        np.ascontiguousarray(certain), np.ascontiguousarray(target), missing
+    )
+    return np.array([low, min(low + gain, 1.0)])
 
 
 def kl_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
@@ -66,27 +94,21 @@ def kl_bounds(certain: FloatArray, target: FloatArray) -> FloatArray:
     level, and greatest where all of it goes to a single token.
     """
     missing = max(1.0 - float(certain.sum()), 0.0)
-    on = target > 0
-    c, p = certain[on], target[on]
     if missing <= 0.0:
         value = kl_divergence(certain, target)
         return np.array([value, value])
-    with np.errstate(over="ignore"):
-        order = np.argsort(c / p)
-    c, p = c[order], p[order]
-    # raise the k lowest ratios to the level (their mass + missing) / (their target mass)
-    with np.errstate(over="ignore"):  # a subnormal target makes a level infinite, which is in order
-        levels = (np.cumsum(c) + missing) / np.cumsum(p)
-        ratios = c / p
-    # the right k is the last one whose own ratio lies below the level of those before it
-    inside = np.flatnonzero(ratios < levels)
-    k = int(inside[-1]) + 1 if inside.size else c.size
-    raised = c.copy()
-    raised[:k] = np.maximum(levels[k - 1] * p[:k], c[:k])
+    c, p = np.ascontiguousarray(certain), np.ascontiguousarray(target)
+    on = p > 0
+    if not on.all():
+        c, p = c[on], p[on]
+    raised = np.maximum(raising_level(c, p, missing) * p, c)
     low = kl_divergence(raised / raised.sum(), p / p.sum())
-    base = float(_xlogy(c, p).sum())
-    with_all = _xlogy(c + missing, p) - _xlogy(c, p)
-    high = base + float(with_all.max())
+    with np.errstate(over="ignore"):
+        base, gain, overflow = sum_and_gain_of_logs(c, p, missing)
+    if overflow:
+        base = _xlogy(c, p).sum()
+        gain = (_xlogy(c + missing, p) - _xlogy(c, p)).max()
+    high = float(base + gain)
     return np.array([max(min(low, high), 0.0), high])
 
 

@@ -147,9 +147,9 @@ def exact_law(
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
     if target.ndim == 1:
-        return _law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
+        return law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
     rows = [
-        _law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
+        law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
@@ -199,7 +199,7 @@ def _row_seed(seed: int, row: int) -> int:
     return int(np.random.SeedSequence([seed, row]).generate_state(1)[0])
 
 
-def _law_of_row(
+def law_of_row(
     rule: PositionRule,
     p: FloatArray,
     q: FloatArray,
@@ -209,14 +209,14 @@ def _law_of_row(
     max_paths: int,
     seed: int,
 ) -> Law:
+    """`exact_law` of one position with arguments that were checked."""
     outcome = outcome_of(rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed)
     return _make_law(outcome, p, by_token)
 
 
 def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
     law = outcome.output_probs
-    tv, kl = distances.total_variation(law, p), distances.kl_divergence(law, p)
-    accepted_total = outcome.accepted_by_token.sum(axis=0)
+    tv, kl = distances.tv_and_kl(law, p)
     accepted_interval = outcome.accepted_interval
     if outcome.certain is not None:
         tv_interval = distances.tv_bounds(outcome.certain, p)
@@ -239,7 +239,7 @@ def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
         tv_interval=tv_interval,
         kl_interval=kl_interval,
         stderr=outcome.stderr,
-        tv_lower_bound=float(np.maximum(accepted_total - p, 0.0).sum()),
+        tv_lower_bound=distances.excess_mass(outcome.accepted_by_token, p),
         method=outcome.method,
         n_paths=outcome.n_paths,
         notes=outcome.notes,

@@ -120,21 +120,25 @@ def bounded_law(
 
 
 def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:
-    """Return `probs` with negative rounding set to 0 after checking that they are a distribution.
+    """Return `probs`, or a copy with negative rounding set to 0, if they are a distribution.
 
     Raises
     ------
     MassError
         If the sum is off 1, or an entry is below 0, by more than 1e-12.
     """
-    total = float(probs.sum())
     lowest = float(probs.min())
+    check_total(float(probs.sum()), what, lowest)
+    return np.maximum(probs, 0.0) if lowest < 0.0 else probs
+
+
+def check_total(total: float, what: str, lowest: float = 0.0) -> None:
+    """Raise `MassError` if a law sums to `total`, or has an entry `lowest`, that no law has."""
     if not (abs(total - 1.0) <= MASS_TOLERANCE and lowest >= -MASS_TOLERANCE):
         raise MassError(
             f"{what} sums to 1 {total - 1.0:+.3e} with smallest entry {lowest:.3e}: this is a fault of "
             "the engine; please report it with the two rows"
         )
-    return np.maximum(probs, 0.0)
 
 
 def check_accept_probs(

@@ -1,0 +1,91 @@
+"""The figures of one law: all that a replay keeps, so that a law in closed form needs no arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resispec_sim.engine.law import law_of_row
+from resispec_sim.engine.specinfer import specinfer_summary
+from resispec_sim.rules import PositionRule, SpecInfer
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """Numbers of a law at one position; those that `resispec_sim.engine.law.Law` has mean the same.
+
+    Attributes
+    ----------
+    accepted, accepted_interval : ndarray (K,), (K, 2)
+    accepted_here : float
+        Mass that is accepted at the token that was asked for, from any sibling.
+    kl, tv, tv_lower_bound : float
+    kl_interval, tv_interval : ndarray (2,)
+    excess_token, excess_mass : int, float
+        The token whose mass in the law exceeds that in the target most, and by how much.
+    method, n_paths, notes
+    """
+
+    accepted: FloatArray
+    accepted_interval: FloatArray
+    accepted_here: float
+    kl: float
+    tv: float
+    tv_lower_bound: float
+    kl_interval: FloatArray
+    tv_interval: FloatArray
+    excess_token: int
+    excess_mass: float
+    method: str
+    n_paths: int
+    notes: tuple[str, ...]
+
+
+def figures_of_row(
+    rule: PositionRule,
+    p: FloatArray,
+    q: FloatArray,
+    n_siblings: int,
+    *,
+    token: int,
+    method: str,
+    max_paths: int,
+    seed: int,
+) -> Figures:
+    """Figures of one position; parameters as in `resispec_sim.engine.law.exact_law`, but checked."""
+    if type(rule) is SpecInfer:
+        summary = specinfer_summary(p, q, n_siblings, token)
+        if summary is not None:
+            figures = summary._asdict()
+            return Figures(
+                **figures,
+                accepted_interval=np.repeat(summary.accepted[:, None], 2, axis=1),
+                kl_interval=np.array([summary.kl] * 2),
+                tv_interval=np.array([summary.tv] * 2),
+                method="exact",
+                n_paths=n_siblings,
+                notes=(),
+            )
+    law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed)
+    assert law.accepted_by_token is not None
+    excess = law.output_probs - p
+    excess_token = int(excess.argmax())
+    return Figures(
+        accepted=law.accepted,
+        accepted_interval=law.accepted_interval,
+        accepted_here=float(law.accepted_by_token[:, token].sum()),
+        kl=law.kl,
+        tv=law.tv,
+        tv_lower_bound=law.tv_lower_bound,
+        kl_interval=law.kl_interval,
+        tv_interval=law.tv_interval,
+        excess_token=excess_token,
+        excess_mass=float(excess[excess_token]),
+        method=law.method,
+        n_paths=law.n_paths,
+        notes=law.notes,
+    )
