@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import IncompleteDumpError, InputError, ShardError
 from ..probs import align_vocabularies, logits_to_probs
+from .codes import are_sound, is_coded, probs_of_codes
 from .names import resolve_dump
 from .schema import Manifest, Shard, read_manifest
 from .storage import Tensor, check_rows, decode_rows, shard_header, shard_layout, stored_type
@@ -27,15 +28,23 @@ _TOKEN_TYPE = np.dtype("<i8")
 class Position:
     """One recorded position: the token at ``offset`` after a prompt, and what predicted it.
 
-    ``rows`` are the logits of target and draft in float64, each of shape (V,), on the common
-    vocabulary, with ``-inf`` where a model lacks the token. 16-bit dumps give the logits minus their
-    row maximum.
+    ``stored`` are the rows of target and draft as they are in the dump; what else is given of them is
+    decoded when it is asked for, on the common vocabulary, with ``-inf`` where a model lacks the token.
+    16-bit dumps give the logits minus their row maximum.
     """
 
     prompt_idx: int
     offset: int
     token_id: int
-    rows: tuple[NDArray[np.float64], NDArray[np.float64]]
+    stored: tuple[NDArray[Any], NDArray[Any]]
+    dtype: str
+    draft_to_target: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Logits of target and draft in float64, each (V,)."""
+        target, draft = (decode_rows(stored, self.dtype) for stored in self.stored)
+        return align_vocabularies(target, draft, draft_to_target=self.draft_to_target)
 
     @property
     def target_logits(self) -> NDArray[np.float32]:
@@ -176,32 +185,21 @@ class Dump:
         token_id = int(shard.values(f"{name}.token_ids", _TOKEN_TYPE, offset)[0])
         dtype = self.manifest.dtype
         target, draft = (
-            decode_rows(shard.values(f"{name}.{which}_logits", stored_type(dtype), offset), dtype)
+            shard.values(f"{name}.{which}_logits", stored_type(dtype), offset).copy()
             for which in ("target", "draft")
         )
         shard.forget_pages()
-        sound = np.isfinite(target.max()) and np.isfinite(draft.max())
-        if not (sound and 0 <= token_id < self.manifest.target_vocab_size):
-            self._refuse(shard, prompt_idx, offset, token_id, target, draft)
-        rows = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
-        return Position(prompt_idx, offset, token_id, rows)
-
-    def _refuse(
-        self,
-        shard: _MappedShard,
-        prompt_idx: int,
-        offset: int,
-        token_id: int,
-        target: NDArray[np.float64],
-        draft: NDArray[np.float64],
-    ) -> None:
-        where = f"{self.path / self.manifest.shards[shard.idx].file}, prompt {prompt_idx}"
+        where = f"{self.manifest.shards[shard.idx].file}, prompt {prompt_idx}"
         if not 0 <= token_id < self.manifest.target_vocab_size:
             raise ShardError(
-                f"{where}, position {offset}: token {token_id} is outside the target's vocabulary"
+                f"{self.path / where}, position {offset}: token {token_id} is outside the target's "
+                "vocabulary"
             )
-        check_rows(target[None], f"{where}, target logits", offset)
-        check_rows(draft[None], f"{where}, draft logits", offset)
+        for which, row in (("target", target), ("draft", draft)):
+            if not (is_coded(dtype) and are_sound(row, dtype)):
+                decoded = decode_rows(row, dtype)
+                check_rows(decoded[None], f"{self.path / where}, {which} logits", offset)
+        return Position(prompt_idx, offset, token_id, (target, draft), dtype, self._draft_to_target)
 
     def iter_positions(
         self, start: int = 0, stop: int | None = None
@@ -241,6 +239,12 @@ class Dump:
         temperature = self.temperature if temperature is None else temperature
         top_k = self.top_k if top_k is None else top_k
         top_p = self.top_p if top_p is None else top_p
+        plain = not top_k and (top_p is None or top_p == 1) and temperature > 0
+        sizes = {self.vocab_size, *(stored.size for stored in row.stored)}
+        if plain and is_coded(row.dtype) and len(sizes) == 1 and row.draft_to_target is None:
+            p, q = (probs_of_codes(codes, row.dtype, float(temperature)) for codes in row.stored)
+            if p is not None and q is not None:
+                return p, q
         target, draft = (
             logits_to_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
             for logits in row.rows
