@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 import zlib
 from collections import Counter
@@ -114,6 +115,16 @@ def test_the_report_does_not_depend_on_where_chunks_end(dump, serial, seconds, m
     ]
 
 
+def test_results_come_in_order_of_position(dump):
+    def work(dump, index, position):
+        time.sleep(0.01 * (index % 3))
+        return [index]
+
+    for backend in ("threads", "processes"):
+        found, partial = run_positions(work, dump, 2, 23, check_workers(3, backend, None))
+        assert found == list(range(2, 23)) and not partial
+
+
 def test_other_commands_take_a_backend(dump, elsewhere):
     for backend in ("threads", "processes"):
         table = acceptance_table(dump, (2, 3), "specinfer,k-seq", **elsewhere(backend))
@@ -153,9 +164,13 @@ def test_a_shard_is_verified_once_per_process(dump, monkeypatch):
 
     checked = []
     real = reader._check_shard
-    monkeypatch.setattr(
-        reader, "_check_shard", lambda f, p, *a: (checked.append(p.name), real(f, p, *a))
-    )
+
+    def slow(file, path, *rest):
+        checked.append(path.name)
+        time.sleep(0.05)  # long enough for another thread to come by
+        real(file, path, *rest)
+
+    monkeypatch.setattr(reader, "_check_shard", slow)
     with open_dump(dump.path) as again:
         replay(again, "specinfer", n_jobs=3)
     assert sorted(checked) == [shard.file for shard in dump.manifest.shards]
