@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import REPLAY
-from .engine.appendix_b import mean_kl
+from .engine.appendix_b import mean_kl, random_proxies
 from .engine.bounds import optimum_of_row
-from .engine.figures import Figures, figures_of_row
-from .engine.law import check_engine
+from .engine.figures import Figures, figures_of_row, figures_of_summary
+from .engine.law import check_engine, check_method
+from .engine.specinfer_summary import specinfer_summary
 from .errors import RuleError
 from .rules import ResidualRule, Rule, SpecInfer
 from .trees import CompleteTree
@@ -31,7 +32,7 @@ class Plan:
     tree : CompleteTree
         Its branching is the sibling count behind the accepted length.
     method, max_paths, seed
-        Passed on to the engine.
+        Passed on to the engine; a method that there is not is refused (`InputError`).
     """
 
     rules: tuple[Rule, ...]
@@ -40,6 +41,9 @@ class Plan:
     method: Method = REPLAY.method
     max_paths: int = REPLAY.max_paths
     seed: int = REPLAY.seed
+
+    def __post_init__(self) -> None:
+        check_method(self.method)
 
 
 @dataclass(frozen=True)
@@ -98,21 +102,8 @@ def measure(
             for scheme in dict.fromkeys(rule.siblings for rule in rules)
             if shown
         }
-        seed = seed_of(plan.seed, place.position, n_siblings)
-        random_kl = np.nan
-        if shown and rules:
-            random_kl = _appendix_b(None, seed, target_probs, draft_probs, n_siblings, None)
-        for rule in rules:
-            figures = figures_of_row(
-                check_engine(rule),
-                target_probs,
-                draft_probs,
-                n_siblings,
-                token=place.token,
-                method=plan.method,
-                max_paths=plan.max_paths,
-                seed=seed,
-            )
+        laws, random_kl = _laws(rules, place, target_probs, draft_probs, n_siblings, plan)
+        for rule, (figures, own_kl) in zip(rules, laws, strict=True):
             if with_tree and n_siblings == branching:
                 tree_figures[rule.label] = _tree_row(figures, target_probs[place.token])
             if shown:
@@ -129,14 +120,52 @@ def measure(
                         **_law_row(figures),
                         "optimum": optima[rule.siblings],
                         "appendix_b_kl_random": random_kl,
-                        "appendix_b_kl": _appendix_b(
-                            rule, seed, target_probs, draft_probs, n_siblings, figures
-                        ),
+                        "appendix_b_kl": own_kl,
                     }
                 )
     for row in rows:
         row.update(tree_figures.get(row["rule"], _NO_TREE))
     return rows
+
+
+def _laws(
+    rules: list[Rule],
+    place: Place,
+    p: NDArray[np.float64],
+    q: NDArray[np.float64],
+    n_siblings: int,
+    plan: Plan,
+) -> tuple[list[tuple[Figures, float]], float]:
+    """Figures and Appendix B KL of every rule, and that KL for random proxies."""
+    seed = seed_of(plan.seed, place.position, n_siblings)
+
+    def appendix_b(rule: ResidualRule | None) -> float:
+        rng = np.random.default_rng(seed)
+        return mean_kl(rule, p, q, n_siblings, rng, REPLAY.appendix_b_trajectories)
+
+    summary = None
+    if REPLAY.appendix_b_trajectories == 1 and any(type(rule) is SpecInfer for rule in rules):
+        proxies = random_proxies(p.size, n_siblings, np.random.default_rng(seed))
+        summary = specinfer_summary(p, q, n_siblings, place.token, proxies)
+    laws = []
+    for rule in rules:
+        if type(rule) is SpecInfer and summary is not None:
+            laws.append((figures_of_summary(summary), summary.appendix_b_kl))
+            continue
+        figures = figures_of_row(
+            check_engine(rule),
+            p,
+            q,
+            n_siblings,
+            token=place.token,
+            method=plan.method,
+            max_paths=plan.max_paths,
+            seed=seed,
+        )
+        # other rules take no proxies off a residual, so that there is nothing to reconstruct from
+        laws.append((figures, appendix_b(rule) if isinstance(rule, ResidualRule) else np.nan))
+    random_kl = appendix_b(None) if summary is None else summary.appendix_b_kl_random
+    return laws, random_kl
 
 
 def is_defined(rule: Rule, n_siblings: int) -> bool:
@@ -183,32 +212,6 @@ def _law_row(figures: Figures) -> Row:
         "n_paths": int(figures.n_paths),
         "notes": "; ".join(figures.notes),
     }
-
-
-def _appendix_b(
-    rule: Rule | None,
-    seed: int,
-    target_probs: NDArray[np.float64],
-    draft_probs: NDArray[np.float64],
-    n_siblings: int,
-    figures: Figures | None,
-) -> float:
-    if rule is not None and not isinstance(rule, ResidualRule):
-        return np.nan  # no proxies to reconstruct from
-    betas = None
-    if type(rule) is SpecInfer and figures is not None:
-        # its proxy is the draft, so that the mass taken is the acceptance of a sibling that is reached
-        reach = 1.0 - np.cumsum(figures.accepted) + figures.accepted
-        betas = np.divide(figures.accepted, reach, out=np.ones_like(reach), where=reach > 0)
-    return mean_kl(
-        rule,
-        target_probs,
-        draft_probs,
-        n_siblings,
-        np.random.default_rng(seed),
-        REPLAY.appendix_b_trajectories,
-        betas,
-    )
 
 
 def seed_of(seed: int, position: int, n_siblings: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import resispec_sim.measure as measuring
-from resispec_sim import __version__, exact_law, write_dump
+from resispec_sim import __version__, write_dump
 from resispec_sim.cli import run_command
 
 V, LENGTH = 10, 6
@@ -177,15 +177,15 @@ def test_help_imports_nothing_heavy(command):
 
 
 def test_interrupted_run_is_saved_and_printed(dump, capsys, monkeypatch, tmp_path):
-    calls = []
+    calls, laws = [], measuring._laws  # one call a position
 
     def interrupted(*args, **kwargs):
         calls.append(args)
-        if len(calls) > 4:
+        if len(calls) > 2:
             raise KeyboardInterrupt
-        return exact_law(*args, **kwargs)
+        return laws(*args, **kwargs)
 
-    monkeypatch.setattr(measuring, "exact_law", interrupted)
+    monkeypatch.setattr(measuring, "_laws", interrupted)
     arguments = ["--jobs", "1", "--json", "--out", str(tmp_path)]
     assert run_command(["replay", str(dump), *arguments]) == 130
     shown = json.loads(capsys.readouterr().out)
@@ -196,17 +196,17 @@ def test_interrupted_run_is_saved_and_printed(dump, capsys, monkeypatch, tmp_pat
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_on_a_real_process(dump, tmp_path, jobs):
-    """A signal, not a raised exception: the run sleeps 0.2 s a law and is interrupted after a few."""
+    """A signal, not a raised exception: the run sleeps 0.2 s a position and is interrupted after a few."""
     code = (
         "import signal, sys, time\n"
         # ignored where the tests themselves run in the background of a shell
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import resispec_sim.measure as m\n"
         "from resispec_sim.cli import main\n"
-        "law = m.exact_law\n"
+        "laws = m._laws\n"
         "def slow(*a, **k):\n"
-        "    found = law(*a, **k); sys.stdout.write('law\\n'); time.sleep(0.2); return found\n"
-        "m.exact_law = slow\n"
+        "    found = laws(*a, **k); sys.stdout.write('law\\n'); time.sleep(0.2); return found\n"
+        "m._laws = slow\n"
         f"main(['replay', {str(dump)!r}, '--jobs', {jobs!r}, '--out', {str(tmp_path)!r}])\n"
     )
     process = subprocess.Popen(
@@ -218,7 +218,7 @@ def test_ctrl_c_on_a_real_process(dump, tmp_path, jobs):
     watchdog = threading.Timer(180, process.kill)
     watchdog.start()
     try:
-        for _ in range(8):
+        for _ in range(4):
             assert process.stdout.readline() == "law\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()

@@ -166,23 +166,26 @@ def test_the_command(dump, capsys, monkeypatch):
 
 @pytest.mark.parametrize("command", ["bounds", "compare"])
 def test_an_interrupted_run_keeps_what_was_computed(dump, capsys, monkeypatch, command):
-    calls = []
+    # four laws a position, of the base and three rules; or the laws of two counts
+    module, name, n_calls = {
+        "bounds": (gap, "exact_law", 32),
+        "compare": (measure, "_laws", 16),
+    }[command]
+    calls, computed = [], getattr(module, name)
 
     def interrupted(*args, **kwargs):
         calls.append(args)
-        if len(calls) > 32:
+        if len(calls) > n_calls:
             raise KeyboardInterrupt
-        return exact_law(*args, **kwargs)
+        return computed(*args, **kwargs)
 
-    for module in (gap, measure):
-        monkeypatch.setattr(module, "exact_law", interrupted)
+    monkeypatch.setattr(module, name, interrupted)
     options = {
         "bounds": ["--siblings", "2", "--rules", "specinfer,nss,k-seq"],
         "compare": ["--rules", "specinfer,k-seq", "--siblings", "2", "--tree", "d2b3"],
     }[command]
     assert run_command([command, str(dump.path), "--jobs", "1", "--json", *options]) == 130
     found = json.loads(capsys.readouterr().out)
-    # four laws a position: of the base and three rules, or of two rules at two counts
     assert found["partial"] is True
     assert found["n_positions"] == (8 if command == "bounds" else [8, 8])
 

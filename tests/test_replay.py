@@ -215,16 +215,16 @@ def test_a_gap_in_a_prompt_ends_a_segment():
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_an_interruption_keeps_what_was_computed(dump, monkeypatch, tmp_path, n_jobs):
-    calls, lock = [], threading.Lock()
+    calls, lock, laws = [], threading.Lock(), measuring._laws
 
     def interrupted(*args, **kwargs):
         with lock:
             calls.append(args)
             if len(calls) == 9:
                 raise KeyboardInterrupt
-        return exact_law(*args, **kwargs)
+        return laws(*args, **kwargs)
 
-    monkeypatch.setattr(measuring, "exact_law", interrupted)
+    monkeypatch.setattr(measuring, "_laws", interrupted)
     report = replay(dump, "specinfer", n_jobs=n_jobs)
     assert report.partial
     assert 1 <= len(report.frame) <= 8
@@ -237,7 +237,7 @@ def test_an_interruption_with_nothing_computed(dump, monkeypatch):
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measuring, "exact_law", interrupted)
+    monkeypatch.setattr(measuring, "_laws", interrupted)
     with pytest.raises(KeyboardInterrupt):
         replay(dump, "specinfer", n_jobs=1)
 

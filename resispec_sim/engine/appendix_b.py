@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from resispec_sim.checks import check_n_siblings, check_whole
+from resispec_sim.engine.distance_kernels import BLOCK
 from resispec_sim.engine.distances import figures_and_sum
+from resispec_sim.engine.elementary import sum_side_by_side
 from resispec_sim.engine.jit import njit
 from resispec_sim.errors import InputError, RuleError
 from resispec_sim.probs import check_probs
@@ -28,18 +30,26 @@ from resispec_sim.rules.siblings import next_draw
 Array = NDArray[np.float64]
 
 TOTAL_TOLERANCE = 1e-9  # a total further from 1 is not rounding
-BLOCK = 512  # tokens that stay in the first-level cache from one proxy to the next
+LEAST_WINDOW = 1024  # tokens of a random proxy
 
 
 class Proxies(NamedTuple):
-    """Proxies of one trajectory, ``k_i = scales[i] * values[starts[i] : starts[i] + V]``.
+    """Proxies of one trajectory: ``scales[i] * values[starts[i] + y]`` at tokens y of a window, else 0.
 
-    They may overlap: the same proxy again, or one that is shifted, takes no memory of its own.
+    They may overlap in `values`: the same proxy again, or one that is shifted, takes no memory.
     """
 
     values: NDArray[Any]
-    starts: NDArray[np.int64]  # (n,)
+    starts: NDArray[np.int64]  # (n,) where token 0 would lie, below 0 perhaps
     scales: Array  # (n,)
+    windows: NDArray[np.int64]  # (n, 2) first token, and the one after the last
+
+
+def whole(values: Array, size: int, n_siblings: int, step: int) -> Proxies:
+    """Proxies over all tokens, `step` apart in `values`."""
+    windows = np.empty((n_siblings, 2), dtype=np.int64)
+    windows[:] = 0, size
+    return Proxies(values, np.arange(n_siblings) * step, np.ones(n_siblings), windows)
 
 
 def appendix_b_kl(
@@ -120,29 +130,22 @@ def mean_kl(
     n_siblings: int,
     rng: np.random.Generator,
     n_trajectories: int,
-    betas: Array | None = None,
 ) -> float:
-    """`appendix_b_kl` of arguments that were checked; no rule stands for random proxies.
-
-    `betas` (n,) are those of the rule's trajectories, where they are known.
-    """
+    """`appendix_b_kl` of arguments that were checked; no rule stands for random proxies."""
     total = 0.0
     for _ in range(n_trajectories):
         if rule is None:
-            proxies = _random_proxies(len(target), n_siblings, rng)
+            proxies = random_proxies(len(target), n_siblings, rng)
         elif type(rule) is SpecInfer:
             # the draft whatever was rejected, so nothing needs to be drawn
-            proxies = Proxies(draft, np.zeros(n_siblings, dtype=np.int64), np.ones(n_siblings))
+            proxies = whole(draft, len(draft), n_siblings, 0)
         else:
             proxies = _in_a_row(_proxies_along_trajectory(rule, target, draft, n_siblings, rng))
-        known = {} if betas is None else {"betas": betas}
-        total += _kl(reconstruct_marginal(target, proxies, **known), target)
+        total += _kl(reconstruct_marginal(target, proxies), target)
     return total / n_trajectories
 
 
-def reconstruct_marginal(
-    target_probs: ArrayLike, proxies: ArrayLike | Proxies, *, betas: Array | None = None
-) -> Array:
+def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) -> Array:
     """The sum ``P_1 + .. + P_n + P_fail`` for given proxies.
 
     Parameters
@@ -151,8 +154,6 @@ def reconstruct_marginal(
         Probabilities.
     proxies : array_like of float, (n, V)
         Any non-negative densities.
-    betas : ndarray of float, (n,), optional
-        The masses ``sum min(k_i, p_i)``, where they are known.
 
     Returns
     -------
@@ -167,63 +168,96 @@ def reconstruct_marginal(
     target = np.ascontiguousarray(target_probs, dtype=np.float64)
     if not isinstance(proxies, Proxies):
         proxies = _in_a_row(np.asarray(proxies, dtype=np.float64))
+    marginal = np.empty_like(target)
+    add_up(target, proxies, reaches(target, proxies), marginal)
+    return marginal
+
+
+def reaches(target: Array, proxies: Proxies, betas: Array | None = None) -> tuple[Array, Array]:
+    """The products of ``1 - beta_j`` (n + 1,), and ``1 / (1 - beta_j)`` (n,).
+
+    `betas` (n,) are the masses ``sum min(k_i, p_i)`` where they are known.
+    """
     n = len(proxies.starts)
     reach, upscale = np.ones(n + 1), np.ones(n)
     for i in range(n):
-        beta = mass_taken(target, *proxies, upscale, i) if betas is None else betas[i]
+        beta = mass_taken(target, proxies, upscale, i) if betas is None else betas[i]
         reach[i + 1] = reach[i] * (1.0 - beta)
         # a sum of 1 up to rounding leaves nothing for later paths
         if beta >= 1.0:
             reach[i + 1 :] = 0.0
             break
         upscale[i] = 1.0 / (1.0 - beta)
-    marginal = np.empty_like(target)
-    add_up(target, *proxies, upscale, reach, marginal)
-    return marginal
+    return reach, upscale
 
 
 @njit
-def mass_taken(target, values, starts, scales, upscale, level):
+def take(left, total, start, proxies, j, factor, weight):
+    """Move ``min(k_j, factor * left)`` of a block out of `left` and, weighted, into `total`.
+
+    Return what `left` is still to be multiplied with: that costs a pass only where a window begins.
+    """
+    at, scale = proxies.starts[j] + start, proxies.scales[j]
+    lo = min(max(proxies.windows[j, 0] - start, 0), left.size)
+    hi = min(max(proxies.windows[j, 1] - start, lo), left.size)
+    if lo == hi:
+        return factor
+    if hi - lo < left.size:
+        for i in range(left.size):
+            left[i] *= factor
+        factor = 1.0
+    inside, summed = left[lo:hi], total[lo:hi]
+    proxy = proxies.values[at + lo : at + hi]
+    for i in range(inside.size):
+        own = inside[i] * factor
+        mass = min(proxy[i] * scale, own)
+        summed[i] += weight * mass
+        inside[i] = own - mass
+    return 1.0
+
+
+@njit
+def mass_taken(target, proxies, upscale, level):
     """``beta = sum min(k, p)`` of one level, with the residuals up to it formed anew.
 
     Few levels are formed faster in the cache than they are read from memory.
     """
     sums, residual = np.zeros(BLOCK), np.empty(BLOCK)
-    for start in range(0, target.size, BLOCK):
-        p = target[start : start + BLOCK]
-        left = residual[: p.size]
+    first, end = proxies.windows[level, 0], proxies.windows[level, 1]
+    for start in range(first, end, BLOCK):
+        p = target[start : min(start + BLOCK, end)]
+        left, spare = residual[: p.size], sums[: p.size]
         left[:] = p
+        factor = 1.0
         for j in range(level):
-            at = starts[j] + start
-            proxy, scale, factor = values[at : at + p.size], scales[j], upscale[j]
-            for i in range(p.size):
-                left[i] = (left[i] - min(proxy[i] * scale, left[i])) * factor
-        at = starts[level] + start
-        proxy, scale = values[at : at + p.size], scales[level]
-        for i in range(p.size):
-            sums[i] += min(proxy[i] * scale, left[i])
-    return sums.sum()
+            factor = take(left, spare, start, proxies, j, factor, 0.0) * upscale[j]
+        take(left, spare, start, proxies, level, factor, 1.0)
+    return sum_side_by_side(sums)
 
 
 @njit
-def add_up(target, values, starts, scales, upscale, reach, marginal):
+def reconstruct_block(p, start, proxies, reached, left, total):
+    """Write ``P_1 + .. + P_n + P_fail`` of a block of tokens; `left` is work space."""
+    n = proxies.starts.size
+    reach, upscale = reached
+    for i in range(p.size):
+        left[i] = p[i]
+        total[i] = 0.0
+    factor = 1.0
+    for j in range(n):
+        factor = take(left, total, start, proxies, j, factor, reach[j]) * upscale[j]
+    weight = reach[n]
+    for i in range(p.size):
+        total[i] += weight * (factor * left[i])
+
+
+@njit
+def add_up(target, proxies, reached, marginal):
     """Write ``P_1 + .. + P_n + P_fail``."""
     residual = np.empty(BLOCK)
-    n = starts.size
     for start in range(0, target.size, BLOCK):
         p, total = target[start : start + BLOCK], marginal[start : start + BLOCK]
-        left = residual[: p.size]
-        left[:] = p
-        total[:] = 0.0
-        for j in range(n):
-            at = starts[j] + start
-            proxy, scale, factor, weight = values[at : at + p.size], scales[j], upscale[j], reach[j]
-            for i in range(p.size):
-                mass = min(proxy[i] * scale, left[i])
-                total[i] += weight * mass
-                left[i] = (left[i] - mass) * factor
-        for i in range(p.size):
-            total[i] += reach[n] * left[i]
+        reconstruct_block(p, start, proxies, reached, residual[: p.size], total)
 
 
 def with_proxies(rule: Rule) -> ResidualRule:
@@ -268,18 +302,24 @@ def _draw(weights: Array, uniform: float) -> int | None:
 
 def _in_a_row(proxies: Array) -> Proxies:
     n, size = proxies.shape
-    return Proxies(proxies.reshape(-1), np.arange(n) * size, np.ones(n))
+    return whole(np.ascontiguousarray(proxies).reshape(-1), size, n, size)
 
 
-def _random_proxies(vocab_size: int, n_siblings: int, rng: np.random.Generator) -> Proxies:
-    """Densities on 256 random levels, shifted by one token from sibling to sibling."""
-    words = -(-(vocab_size + n_siblings) // 8)
+def random_proxies(vocab_size: int, n_siblings: int, rng: np.random.Generator) -> Proxies:
+    """Densities on 256 random levels, each over tokens in a row that make up an eighth of a vocabulary.
+
+    In a small vocabulary they are over all of it. Where they lie is random, and their sums are.
+    """
+    size = min(vocab_size, max(vocab_size // 8, LEAST_WINDOW))
+    words = -(-(size + n_siblings) // 8)
     levels = rng.integers(0, 2**64 - 1, size=words, dtype=np.uint64, endpoint=True).view(np.uint8)
-    starts = np.arange(n_siblings)
-    sums = np.array([sum_levels(levels[at : at + vocab_size]) for at in starts])
+    first = rng.integers(0, vocab_size - size, size=n_siblings, endpoint=True)
+    # shifted by one level from sibling to sibling
+    sums = np.array([sum_levels(levels[i : i + size]) for i in range(n_siblings)])
     # sums between 1/2 and 3/2: normalisation plays no part either
     scales = rng.uniform(0.5, 1.5, size=n_siblings) / np.maximum(sums, 1)
-    return Proxies(levels, starts, scales)
+    windows = np.stack((first, first + size), axis=1)
+    return Proxies(levels, np.arange(n_siblings) - first, scales, windows)
 
 
 @njit

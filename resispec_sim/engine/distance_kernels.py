@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.elementary import log_of
+from resispec_sim.engine.elementary import log_of, sum_side_by_side
 from resispec_sim.engine.jit import njit
 
-BLOCK = 512  # tokens that stay in the first-level cache from one step to the next
+BLOCK = 1024  # tokens that stay in the first-level cache from one step to the next
 NEAR = 2.0**-6  # ratios M/p this close to 1 take a series
-VERY_NEAR = 2.0**-26  # and these its first two terms
+VERY_NEAR = 2.0**-26  # and these its first term: the next one is below 1e-24
 HUGE = 1e308
+LEAST = 1e-300  # in place of p = M = 0
 
 
 @njit
@@ -26,29 +27,27 @@ def near_term(r):
 
 
 @njit
-def add_divergences(m, p, distance, terms, ratio):
-    """Add ``|M - p|`` and ``M log(M/p) - M + p`` of a block to its lanes; `ratio` is work space.
+def add_divergences(m, p, terms, ratio):
+    """Add ``M log(M/p) - M + p`` of a block to its lanes; `ratio` is work space.
 
     Return how many tokens have ``M > 0 = p``, and a ratio that passes the float range.
     """
     n_outside = n_huge = n_far = n_not_very_near = 0
     for i in range(m.size):
-        mass, share = m[i], p[i]
-        away = mass - share
-        distance[i] += abs(away)
-        # where p = 0 it is 0 or infinite
-        r = away / share if share > 0.0 else away * HUGE
-        ratio[i] = r
-        n_not_very_near += abs(r) > VERY_NEAR
+        n_not_very_near += abs(m[i] - p[i]) > VERY_NEAR * p[i]
     if n_not_very_near == 0:
         for i in range(m.size):
-            r = ratio[i]
-            terms[i] += p[i] * r * r * (1 / 2 - r * (1 / 6))
+            away = m[i] - p[i]
+            terms[i] += 0.5 * (away * away) / max(p[i], LEAST)
         return n_outside, n_huge
     for i in range(m.size):
-        n_far += abs(ratio[i]) > NEAR
-        n_huge += ratio[i] > HUGE
-        n_outside += (p[i] <= 0.0) & (m[i] > 0.0)
+        mass, share = m[i], p[i]
+        # where p = 0 it is 0 or infinite
+        r = (mass - share) / share if share > 0.0 else (np.inf if mass > 0.0 else 0.0)
+        ratio[i] = r
+        n_far += abs(r) > NEAR
+        n_huge += r > HUGE
+        n_outside += (share <= 0.0) & (mass > 0.0)
     if n_far == 0:
         for i in range(m.size):
             terms[i] += p[i] * near_term(ratio[i])
@@ -77,13 +76,19 @@ def divergences(law, target):
     n_outside = n_huge = 0
     for start in range(0, law.size, BLOCK):
         m, p = law[start : start + BLOCK], target[start : start + BLOCK]
-        outside, huge = add_divergences(m, p, distance, terms, ratio)
+        outside, huge = add_divergences(m, p, terms, ratio)
         n_outside += outside
         n_huge += huge
         for i in range(m.size):
             sums[i] += m[i]
-    kl = terms.sum() if n_outside == 0 else np.inf
-    return 0.5 * distance.sum(), kl, n_outside == 0 and n_huge > 0, sums.sum()
+            distance[i] += abs(m[i] - p[i])
+    kl = sum_side_by_side(terms) if n_outside == 0 else np.inf
+    return (
+        0.5 * sum_side_by_side(distance),
+        kl,
+        n_outside == 0 and n_huge > 0,
+        sum_side_by_side(sums),
+    )
 
 
 @njit
@@ -101,7 +106,7 @@ def excess_over(accepted_by_token, target):
                 total[i] += row[i]
         for i in range(p.size):
             excess[i] += max(total[i] - p[i], 0.0)
-    return excess.sum()
+    return sum_side_by_side(excess)
 
 
 @njit
@@ -115,7 +120,7 @@ def excess_and_gain(certain, target, missing):
             own = max(over, 0.0)
             excess[i] += own
             gain[i] = max(gain[i], max(over + missing, 0.0) - own if p[i] > 0.0 else 0.0)
-    return excess.sum(), gain.max()
+    return sum_side_by_side(excess), gain.max()
 
 
 @njit
@@ -134,7 +139,7 @@ def raising_level(certain, target, missing):
                 below = m[i] < level * p[i]
                 mass[i] += m[i] if below else 0.0
                 held[i] += p[i] if below else 0.0
-        lower = (mass.sum() + missing) / held.sum()
+        lower = (sum_side_by_side(mass) + missing) / sum_side_by_side(held)
         if not lower < level:
             return level
         level = lower
@@ -156,4 +161,4 @@ def sum_and_gain_of_logs(certain, target, missing):
             own = m[i] * log_of(m[i] / p[i])
             terms[i] += own
             gain[i] = max(gain[i], raised * log_of(raised / p[i]) - own)
-    return terms.sum(), gain.max(), n_huge > 0
+    return sum_side_by_side(terms), gain.max(), n_huge > 0

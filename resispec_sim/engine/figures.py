@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.law import law_of_row
-from resispec_sim.engine.specinfer import specinfer_summary
-from resispec_sim.rules import PositionRule, SpecInfer
+from resispec_sim.engine.specinfer_summary import Summary
+from resispec_sim.rules import PositionRule
 
 FloatArray = NDArray[np.float64]
 
@@ -45,6 +45,25 @@ class Figures:
     notes: tuple[str, ...]
 
 
+def figures_of_summary(summary: Summary) -> Figures:
+    """The law's part of a summary."""
+    return Figures(
+        accepted=summary.accepted,
+        accepted_interval=np.stack((summary.accepted, summary.accepted), axis=1),
+        accepted_here=summary.accepted_here,
+        kl=summary.kl,
+        tv=summary.tv,
+        tv_lower_bound=summary.tv_lower_bound,
+        kl_interval=np.array([summary.kl, summary.kl]),
+        tv_interval=np.array([summary.tv, summary.tv]),
+        excess_token=summary.excess_token,
+        excess_mass=summary.excess_mass,
+        method="exact",
+        n_paths=len(summary.accepted),
+        notes=(),
+    )
+
+
 def figures_of_row(
     rule: PositionRule,
     p: FloatArray,
@@ -57,19 +76,6 @@ def figures_of_row(
     seed: int,
 ) -> Figures:
     """Figures of one position; parameters as in `resispec_sim.engine.law.exact_law`, but checked."""
-    if type(rule) is SpecInfer:
-        summary = specinfer_summary(p, q, n_siblings, token)
-        if summary is not None:
-            figures = summary._asdict()
-            return Figures(
-                **figures,
-                accepted_interval=np.repeat(summary.accepted[:, None], 2, axis=1),
-                kl_interval=np.array([summary.kl] * 2),
-                tv_interval=np.array([summary.tv] * 2),
-                method="exact",
-                n_paths=n_siblings,
-                notes=(),
-            )
     law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed)
     assert law.accepted_by_token is not None
     excess = law.output_probs - p

@@ -142,8 +142,7 @@ def exact_law(
     n_siblings = check_n_siblings(n_siblings)
     chosen.check_count(n_siblings)
     seed = check_whole("seed", seed, at_least=0)
-    if method not in get_args(Method):
-        raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
+    check_method(method)
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
     if target.ndim == 1:
@@ -153,6 +152,12 @@ def exact_law(
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
+
+
+def check_method(method: str) -> None:
+    """Raise `InputError` unless `exact_law` knows the method."""
+    if method not in get_args(Method):
+        raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
 
 
 def check_engine(rule: Rule) -> PositionRule:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.distance_kernels import BLOCK, add_divergences
+from resispec_sim.engine.distance_kernels import BLOCK
+from resispec_sim.engine.elementary import sum_side_by_side
 from resispec_sim.engine.jit import njit
-from resispec_sim.engine.result import Outcome, check_total
+from resispec_sim.engine.result import Outcome
 
 LEAST_TOTAL = 1e-290  # a residual with less mass than this is left by rounding
 
@@ -54,50 +54,6 @@ def specinfer_outcome(
         method="exact",
         n_paths=n_siblings,
     )
-
-
-class Summary(NamedTuple):
-    """Figures of SpecInfer's law at one position, see `resispec_sim.engine.law.Law`."""
-
-    accepted: NDArray[np.float64]  # (K,)
-    accepted_here: float  # the mass accepted at the token that was asked for
-    tv: float
-    kl: float
-    tv_lower_bound: float
-    excess_token: int  # the token whose mass in the law exceeds that in the target most
-    excess_mass: float
-
-
-def specinfer_summary(
-    target_probs: NDArray[np.float64],
-    draft_probs: NDArray[np.float64],
-    n_siblings: int,
-    token: int,
-    *,
-    multipliers: Sequence[float] | None = None,
-) -> Summary | None:
-    """Figures of the law of `specinfer_outcome`, without an array of its masses; O(nV).
-
-    Every block of tokens is assembled, used and forgotten: a third of the time goes into writing and
-    reading masses otherwise. None where a ratio of the law to the target passes the float range.
-
-    Raises
-    ------
-    MassError
-        If the law does not sum to 1 within 1e-12.
-    """
-    p, q = np.ascontiguousarray(target_probs), np.ascontiguousarray(draft_probs)
-    accepted, steps = take_steps(p, q, n_siblings, multipliers)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        *figures, excess_token, total, overflow = summarise(p, q, steps)
-    check_total(total, "the law of specinfer")
-    if overflow:
-        return None
-    here = np.empty((steps.shape[1] - 1, 1))
-    single = p[token : token + 1], q[token : token + 1]
-    assemble(*single, steps, here, np.empty(1))
-    tv, kl, lower_bound, excess = (float(figure) for figure in figures)
-    return Summary(accepted, float(here.sum()), tv, kl, lower_bound, int(excess_token), excess)
 
 
 def take_steps(
@@ -144,7 +100,18 @@ def level_sums(p, q, level, scale, following):
             residual = max(target[i] - level * draft[i], 0.0) * scale
             accepted[i] += min(residual, draft[i])
             left[i] += max(target[i] - following * draft[i], 0.0)
-    return accepted.sum(), left.sum()
+    return sum_side_by_side(accepted), sum_side_by_side(left)
+
+
+@njit
+def assemble_block(target, draft, steps, k, masses, law):
+    """Write the mass that is accepted at step `k` of a block of tokens, and add it to their law."""
+    level, scale, reach = steps[0, k], steps[1, k], steps[2, k]
+    for i in range(target.size):
+        residual = max(target[i] - level * draft[i], 0.0) * scale
+        mass = reach * min(residual, draft[i])
+        masses[i] = mass
+        law[i] += mass
 
 
 @njit
@@ -159,50 +126,4 @@ def assemble(p, q, steps, accepted_by_token, output):
             law[i] = reach * (max(target[i] - level * draft[i], 0.0) * scale)
         for k in range(last):
             row = accepted_by_token[k, start : start + BLOCK]
-            level_k, scale_k, reach_k = steps[:, k]
-            for i in range(target.size):
-                residual = max(target[i] - level_k * draft[i], 0.0) * scale_k
-                mass = reach_k * min(residual, draft[i])
-                row[i] = mass
-                law[i] += mass
-
-
-@njit
-def summarise(p, q, steps):
-    """``(TV, KL, lower bound of TV, excess, token of it, sum of the law, whether KL overflowed)``."""
-    last = steps.shape[1] - 1
-    level, scale, reach = steps[:, last]
-    distance, terms, ratio = np.zeros(BLOCK), np.zeros(BLOCK), np.empty(BLOCK)
-    total, over, sums, law = np.empty(BLOCK), np.zeros(BLOCK), np.zeros(BLOCK), np.empty(BLOCK)
-    excess, found = np.full(BLOCK, -np.inf), np.zeros(BLOCK, dtype=np.int64)
-    n_outside = n_huge = 0
-    for start in range(0, p.size, BLOCK):
-        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
-        total[:] = 0.0
-        for k in range(last):
-            level_k, scale_k, reach_k = steps[:, k]
-            for i in range(target.size):
-                residual = max(target[i] - level_k * draft[i], 0.0) * scale_k
-                total[i] += reach_k * min(residual, draft[i])
-        for i in range(target.size):
-            accepted = total[i]
-            over[i] += max(accepted - target[i], 0.0)
-            mass = accepted + reach * (max(target[i] - level * draft[i], 0.0) * scale)
-            law[i] = mass
-            sums[i] += mass
-        for i in range(target.size):
-            more = law[i] - target[i]
-            best = excess[i]
-            found[i] = start if more > best else found[i]
-            excess[i] = max(more, best)
-        outside, huge = add_divergences(law[: target.size], target, distance, terms, ratio)
-        n_outside += outside
-        n_huge += huge
-    most = excess.max()
-    token = p.size
-    for i in range(BLOCK):
-        if excess[i] == most:
-            token = min(token, found[i] + i)
-    kl = terms.sum() if n_outside == 0 else np.inf
-    overflow = n_outside == 0 and n_huge > 0
-    return 0.5 * distance.sum(), kl, over.sum(), most, token, sums.sum(), overflow
+            assemble_block(target, draft, steps, k, row, law)
