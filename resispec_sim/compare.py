@@ -211,7 +211,7 @@ def compare(
         Shape behind the accepted length.
     **options
         ``positions``, ``temperatures`` (one), ``top_k``, ``top_p``, ``method``, ``max_paths``,
-        ``seed``, ``n_jobs`` and ``progress``, as in `resispec_sim.replay`.
+        ``seed``, ``n_jobs``, ``backend``, ``scheduler`` and ``progress``, as in `resispec_sim.replay`.
 
     Returns
     -------

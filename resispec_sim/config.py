@@ -7,7 +7,7 @@ loading a kernel.
 from dataclasses import dataclass
 from typing import Literal
 
-from .types import Method
+from .types import Backend, Method
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -46,7 +46,9 @@ class ReplayConfig:
     method, max_paths, seed
         Passed on to the engine.
     n_jobs : int
-        Threads; a thread holds the laws of one position at a time.
+        Threads or processes; each holds the laws of one position at a time.
+    backend : str
+        Where positions are computed.
     exact_tolerance : float
         Largest total variation distance that counts as rounding.
     confidence : float
@@ -64,11 +66,40 @@ class ReplayConfig:
     max_paths: int = EngineConfig.max_paths
     seed: int = EngineConfig.seed
     n_jobs: int = 2
+    backend: Backend = "threads"
     exact_tolerance: float = 1e-12
     confidence: float = 0.95
     bootstrap_resamples: int = 10_000
     bootstrap_seed: int = 0
     appendix_b_trajectories: int = 1
+
+
+@dataclass(frozen=True)
+class WorkersConfig:
+    """How work over positions is cut and handed to other processes.
+
+    Attributes
+    ----------
+    chunks_per_worker : int
+        A chunk is at most this part of what is left for one worker, so chunks get smaller towards the
+        end and all workers finish together.
+    hand_back_seconds, hand_back_seconds_per_gb : float
+        After so long, the second times the size of the shard in GB, a worker hands back what it has
+        and the rest of its chunk. The second keeps the verification of a shard, which the next worker
+        may have to repeat, a small part of the time.
+    max_losses : int
+        Workers that may be lost over one chunk; from the one before on the chunk runs alone.
+    connect_seconds, worker_seconds, restart_seconds : float
+        Wait for a scheduler, for its first worker, and for one after all were lost.
+    """
+
+    chunks_per_worker: int = 4
+    hand_back_seconds: float = 0.5
+    hand_back_seconds_per_gb: float = 20.0
+    max_losses: int = 3
+    connect_seconds: float = 5.0
+    worker_seconds: float = 10.0
+    restart_seconds: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -191,3 +222,4 @@ ENGINE = EngineConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()
 TREE = TreeConfig()
+WORKERS = WorkersConfig()

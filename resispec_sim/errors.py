@@ -63,3 +63,7 @@ class GrowMapError(InputError):
 
 class VerifierError(ResispecError):
     """A verifier under audit that cannot be called, or does not repeat itself where it must."""
+
+
+class WorkerError(ResispecError):
+    """Work that other processes or machines could not do: unreachable, lost, or without the dump."""

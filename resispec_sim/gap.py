@@ -13,24 +13,18 @@ from numpy.typing import NDArray
 
 from .checks import check_whole
 from .config import BOUNDS, REPLAY
-from .dumps import Dump, open_dump
+from .dumps import Dump, Position, open_dump
 from .engine import exact_law
 from .engine.bounds import ROUNDING, optimum_for
 from .measure import is_defined, seed_of
+from .parallel import check_workers, run_positions
 from .pooling import pooled_mean
 from .progress import position_progress
 from .provenance import provenance
-from .replay import (
-    as_counts,
-    as_range,
-    as_rules,
-    check_counts,
-    check_jobs,
-    run_positions,
-)
+from .replay import as_counts, as_range, as_rules, check_counts
 from .report import dumps
 from .rules import Rule, SpecInfer
-from .types import Method
+from .types import Backend, Method
 from .verdict import RIGOROUS
 
 
@@ -180,6 +174,8 @@ def acceptance_table(
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
+    backend: Backend = REPLAY.backend,
+    scheduler: str | None = None,
     progress: bool = False,
 ) -> GapReport:
     """Total acceptance of rules along a dump for several sibling counts, beside the optima.
@@ -190,7 +186,7 @@ def acceptance_table(
     siblings : int or sequence of int
     rules : str, Rule or sequence of them
         As in `resispec_sim.replay`. A rule is left blank at counts that it is not defined for.
-    positions, method, max_paths, seed, n_jobs, progress
+    positions, method, max_paths, seed, n_jobs, backend, scheduler, progress
         As in `resispec_sim.replay`.
 
     Returns
@@ -199,7 +195,7 @@ def acceptance_table(
 
     Raises
     ------
-    InputError, RuleError, DumpError
+    InputError, RuleError, DumpError, WorkerError
         As `resispec_sim.replay` does.
 
     Examples
@@ -216,35 +212,20 @@ def acceptance_table(
     chosen, counts = as_rules(rules), as_counts(siblings)
     check_counts(chosen, counts)
     max_paths = check_whole("max_paths", max_paths, at_least=1)
-    seed, n_jobs = check_whole("seed", seed, at_least=0), check_jobs(n_jobs)
+    seed = check_whole("seed", seed, at_least=0)
+    workers = check_workers(n_jobs, backend, scheduler)
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
             dump = stack.enter_context(contextlib.closing(open_dump(dump)))
         start, stop = as_range(positions, dump.n_positions)
 
-        def figures(index: int, position: Any) -> list[dict[str, Any]]:
-            place = {"position": index, "prompt": position.prompt_idx, "offset": position.offset}
-            probs = dump.probs(position)
-            return [
-                place | row
-                for n in counts
-                for row in _rows_at(
-                    *probs,
-                    n,
-                    chosen,
-                    method=method,
-                    max_paths=max_paths,
-                    seed=seed_of(seed, index, n),
-                )
-            ]
-
         rows, partial = run_positions(
-            figures,
-            enumerate(dump.iter_positions(start, stop), start=start),
-            n_jobs,
-            position_progress(stop - start, "bounds")
-            if progress
-            else contextlib.nullcontext(lambda: None),
+            _Bounds(chosen, counts, method, max_paths, seed),
+            dump,
+            start,
+            stop,
+            workers,
+            position_progress(stop - start, "bounds") if progress else None,
         )
         about = dump.about()
     labels = [rule.label for rule in chosen]
@@ -260,6 +241,33 @@ def acceptance_table(
         seed=seed,
     )
     return GapReport(pd.DataFrame(rows), chosen, counts, about, record, partial)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """The rows of a position, for every sibling count."""
+
+    rules: tuple[Rule, ...]
+    siblings: tuple[int, ...]
+    method: Method
+    max_paths: int
+    seed: int
+
+    def __call__(self, dump: Dump, index: int, position: Position, /) -> list[dict[str, Any]]:
+        place = {"position": index, "prompt": position.prompt_idx, "offset": position.offset}
+        probs = dump.probs(position)
+        return [
+            place | row
+            for n in self.siblings
+            for row in _rows_at(
+                *probs,
+                n,
+                self.rules,
+                method=self.method,
+                max_paths=self.max_paths,
+                seed=seed_of(self.seed, index, n),
+            )
+        ]
 
 
 def _rows_at(

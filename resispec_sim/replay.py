@@ -2,26 +2,28 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 
 from .checks import as_list, check_number, check_whole
 from .config import REPLAY
 from .dumps import Dump, open_dump
 from .engine.law import check_engine
 from .errors import InputError, RuleError
-from .measure import Place, Plan, Row, is_defined, measure
+from .measure import Plan, Row, is_defined
+from .parallel import check_workers, run_positions
 from .pooling import EalContext
 from .progress import position_progress
 from .provenance import provenance
 from .report import Report
 from .rules import RULES, PositionRule, Rule, parse_rule
 from .trees import CompleteTree, parse_tree
-from .types import Method
+from .types import Backend, Method
+from .work import ReplayWork
 
 _T = TypeVar("_T")
 
@@ -40,6 +42,8 @@ def replay(
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
+    backend: Backend = REPLAY.backend,
+    scheduler: str | None = None,
     progress: bool = False,
 ) -> Report:
     """Compute the exact laws of rules along a recorded dump and pool them into a report.
@@ -69,7 +73,14 @@ def replay(
     seed : int
         Seed of everything random; a position's streams depend on it and on the position only.
     n_jobs : int
-        Threads over positions; ``-1`` is one per core. The report does not depend on it.
+        Threads or processes; ``-1`` is one per core. Not used by ``"dask"``, which takes all workers
+        of the cluster. The report depends on none of the three, to the last bit.
+    backend : {"threads", "processes", "dask"}
+        Where positions are computed. Workers of the last two open the dump themselves, under the
+        same path. A worker that is killed costs time only: its positions are computed again.
+    scheduler : str, optional
+        Address of the Dask scheduler, such as ``"tcp://host:8786"``; default: the client that is
+        active in this process.
     progress : bool
         Show a progress bar on stderr.
 
@@ -85,6 +96,9 @@ def replay(
         for any of the sibling counts.
     DumpError
         If the dump is missing, incomplete or altered.
+    WorkerError
+        If workers cannot be reached, cannot read the dump, or die over the same positions again and
+        again; if the extra ``cluster`` is missing.
     KeyboardInterrupt
         If there was nothing computed to keep.
 
@@ -108,7 +122,7 @@ def replay(
         seed=check_whole("seed", seed, at_least=0),
     )
     left_out = check_counts(plan.rules, plan.siblings)
-    n_jobs = check_jobs(n_jobs)
+    workers = check_workers(n_jobs, backend, scheduler)
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
             dump = stack.enter_context(contextlib.closing(open_dump(dump)))
@@ -116,20 +130,16 @@ def replay(
         unavailable = _without_eal(dump, heat, top_k, top_p)
         start, stop = as_range(positions, dump.n_positions)
 
-        def figures(index: int, position: Any) -> list[Row]:
-            place = Place(index, position.prompt_idx, position.offset, int(position.token_id))
-            rows = []
-            for temperature in heat:
-                probs = dump.probs(position, temperature=temperature, top_k=top_k, top_p=top_p)
-                sampled_here = temperature not in unavailable
-                rows += measure(place, temperature, *probs, plan, with_tree=sampled_here)
-            return rows
-
+        work = ReplayWork(
+            plan, heat, top_k, top_p, with_tree=tuple(t not in unavailable for t in heat)
+        )
         rows, partial = run_positions(
-            figures,
-            enumerate(dump.iter_positions(start, stop), start=start),
-            n_jobs,
-            position_progress(stop - start) if progress else contextlib.nullcontext(lambda: None),
+            work,
+            dump,
+            start,
+            stop,
+            workers,
+            position_progress(stop - start) if progress else None,
         )
         about = dump.about()
         record = provenance(
@@ -182,41 +192,6 @@ def check_counts(rules: Sequence[Rule], siblings: Sequence[int]) -> tuple[str, .
     return tuple(left_out)
 
 
-def check_jobs(n_jobs: int) -> int:
-    """A number of threads, -1 for one per core; `InputError` for 0."""
-    n_jobs = check_whole("n_jobs", n_jobs)
-    if n_jobs == 0:
-        raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
-    return n_jobs
-
-
-def run_positions(
-    figures: Callable[[int, Any], list[Row]],
-    source: Iterable[tuple[int, Any]],
-    n_jobs: int,
-    progress: contextlib.AbstractContextManager[Callable[[], None]],
-) -> tuple[list[Row], bool]:
-    """Run `figures` over `source`; the flag tells whether Ctrl-C cut it short."""
-    # Threads, since the kernels release the GIL; pre_dispatch bounds the positions held at once.
-    parallel = Parallel(
-        n_jobs=n_jobs, backend="threading", pre_dispatch="n_jobs", return_as="generator_unordered"
-    )
-    rows: list[Row] = []
-    with progress as advance:
-        results: Iterator[list[Row]] = parallel(delayed(figures)(*item) for item in source)
-        try:
-            for found in results:
-                rows += found
-                advance()
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                results.close()  # type: ignore[attr-defined]
-            if not rows:
-                raise
-            return rows, True
-    return rows, False
-
-
 def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFrame:
     """Sort by position and by the order in which the caller named rules, counts and temperatures."""
     labels = [rule.label for rule in plan.rules]
@@ -229,8 +204,10 @@ def _as_frame(rows: list[Row], plan: Plan, heat: Sequence[float]) -> pd.DataFram
             labels.index(row["rule"]),
         ),
     )
-    frame = pd.DataFrame(rows)
     # Rows of fewer siblings lack the columns of the last ones: keep those together, in order.
+    frame = pd.DataFrame(
+        {name: [row.get(name, np.nan) for row in rows] for name in max(rows, key=len)}
+    )
     accepted = [
         f"accepted_{i}{end}"
         for i in range(1, max(plan.siblings) + 1)

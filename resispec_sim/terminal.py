@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from .config import REPLAY
 from .errors import InputError
-from .types import Method
+from .types import Backend, Method
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,8 +40,17 @@ class EngineOptions:
     ] = REPLAY.max_paths
     seed: Annotated[int, Parameter(help="Seed of everything random.")] = REPLAY.seed
     jobs: Annotated[
-        int, Parameter(help="Threads; -1 is one per core. The figures do not depend on it.")
+        int,
+        Parameter(
+            help="Threads or processes; -1 is one per core. The figures do not depend on it."
+        ),
     ] = REPLAY.n_jobs
+    backend: Annotated[
+        Backend, Parameter(help="What computes: threads, processes, or a Dask cluster.")
+    ] = REPLAY.backend
+    scheduler: Annotated[
+        str | None, Parameter(help="Address of the cluster's scheduler, such as tcp://host:8786.")
+    ] = None
 
     def arguments(self) -> dict[str, Any]:
         """The same as arguments of the functions behind the commands, with a progress bar."""
@@ -50,6 +59,8 @@ class EngineOptions:
             "max_paths": self.max_paths,
             "seed": self.seed,
             "n_jobs": self.jobs,
+            "backend": self.backend,
+            "scheduler": self.scheduler,
             "progress": True,
         }
 

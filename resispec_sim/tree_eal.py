@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -10,21 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from .checks import check_whole
 from .config import REPLAY
-from .dumps import Dump
+from .dumps import Dump, Position
 from .engine import Law, exact_law
 from .engine.law import check_engine
 from .errors import InputError
 from .growmaps import GrowMap
+from .parallel import check_workers, run_positions
 from .progress import position_progress
 from .rules import Rule
 from .tree_search import check_branching
 from .trees import bootstrap_ratio
-from .types import Method
+from .types import Backend, Method
 
 FloatArray = NDArray[np.float64]
 
@@ -87,6 +87,8 @@ def measure_siblings(
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
+    backend: Backend = REPLAY.backend,
+    scheduler: str | None = None,
     progress: bool = False,
 ) -> SiblingFigures:
     """Compute a rule's laws at every position for nodes with 1 to `max_branching` children.
@@ -104,8 +106,8 @@ def measure_siblings(
         Default: the dump's own.
     method, max_paths, seed
         Passed on to the engine.
-    n_jobs : int
-        Threads; the figures do not depend on it.
+    n_jobs, backend, scheduler
+        As in `resispec_sim.replay`; the figures do not depend on them.
     progress : bool
         Show a progress bar on stderr.
 
@@ -118,42 +120,30 @@ def measure_siblings(
     """
     counts = _counts_of(rule, max_branching)
     measured = counts if rule.depends_on_count else counts[-1:]
-    if check_whole("n_jobs", n_jobs) == 0:
-        raise InputError("n_jobs is 0: give a number of threads, or -1 for one per core")
+    workers = check_workers(n_jobs, backend, scheduler)
     check_whole("max_paths", max_paths, at_least=1)
     check_whole("seed", seed, at_least=0)
 
     durations: list[float] = []
 
-    def figures(index: int, position: Any) -> list[_AtCount]:
-        start = time.perf_counter()
-        p, q = dump.probs(position, temperature=temperature, top_k=top_k, top_p=top_p)
-        found = []
-        for count in measured:
-            stream = np.random.SeedSequence([seed, index, count]).generate_state(1)[0]
-            law = exact_law(
-                rule,
-                p,
-                q,
-                count,
-                method=method,
-                by_token=True,
-                max_paths=max_paths,
-                seed=int(stream),
-            )
-            found.append(_keep(law, p, int(position.token_id)))
-        advance()
-        durations.append(time.perf_counter() - start)
+    def note_time(found: list[_AtPosition]) -> None:
+        durations.append(found[0].seconds)
         # The first position may have waited for kernels to be compiled.
         if progress and len(durations) == 2:
             _warn_of_time(min(durations), dump.n_positions, max_branching, n_jobs)
-        return found
 
-    # Threads, since the kernels release the GIL; pre_dispatch bounds the positions held at once.
-    parallel = Parallel(n_jobs=n_jobs, backend="threading", pre_dispatch="n_jobs")
-    bar = position_progress(dump.n_positions, "tree") if progress else None
-    with bar or contextlib.nullcontext(lambda: None) as advance:
-        rows = parallel(delayed(figures)(*item) for item in enumerate(dump.iter_positions()))
+    found, partial = run_positions(
+        _Siblings(rule, measured, temperature, top_k, top_p, method, max_paths, seed),
+        dump,
+        0,
+        dump.n_positions,
+        workers,
+        position_progress(dump.n_positions, "tree") if progress else None,
+        note_time,
+    )
+    if partial:
+        raise KeyboardInterrupt  # a tree from some of the prompts would not be the one asked for
+    rows = [item.at_counts for item in found]
     places = np.array([dump.prompt_of(i) for i in range(dump.n_positions)], dtype=np.int64)
     return SiblingFigures(
         counts=counts,
@@ -262,6 +252,47 @@ class _AtCount:
     accepted: FloatArray
     w: FloatArray
     is_exact: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _AtPosition:
+    """What is kept of one position, and how long it took."""
+
+    at_counts: list[_AtCount]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Siblings:
+    """The laws of a rule at a position, for every number of children that has one of its own."""
+
+    rule: Rule
+    counts: tuple[int, ...]
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    method: Method
+    max_paths: int
+    seed: int
+
+    def __call__(self, dump: Dump, index: int, position: Position, /) -> list[_AtPosition]:
+        start = time.perf_counter()
+        p, q = dump.probs(position, self.temperature, self.top_k, self.top_p)
+        found = []
+        for count in self.counts:
+            stream = np.random.SeedSequence([self.seed, index, count]).generate_state(1)[0]
+            law = exact_law(
+                self.rule,
+                p,
+                q,
+                count,
+                method=self.method,
+                by_token=True,
+                max_paths=self.max_paths,
+                seed=int(stream),
+            )
+            found.append(_keep(law, p, position.token_id))
+        return [_AtPosition(found, time.perf_counter() - start)]
 
 
 def say(line: str) -> None:

@@ -26,7 +26,7 @@ from .tree_search import (
     search_seconds,
 )
 from .trees import MAX_DEPTH, CompleteTree
-from .types import Method
+from .types import Backend, Method
 
 # Their laws take a walk over paths of rejections, which grow with every sibling.
 _WALKED = (ResiSpec, ResiSpecWor, ResiSpecEagle, RrsWor)
@@ -50,6 +50,8 @@ def plan_trees(
     max_paths: int = REPLAY.max_paths,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
+    backend: Backend = REPLAY.backend,
+    scheduler: str | None = None,
     progress: bool = False,
 ) -> TreeReport:
     """Optimise trees for the exact acceptance of a rule on a dump, and measure them on held-out prompts.
@@ -79,8 +81,8 @@ def plan_trees(
         recorded text was not sampled from that target.
     method, max_paths, seed
         Passed on to the engine.
-    n_jobs : int
-        Threads over positions; the report does not depend on it.
+    n_jobs, backend, scheduler
+        As in `resispec_sim.replay`; the report does not depend on them.
     progress : bool
         Show a progress bar on stderr.
 
@@ -134,6 +136,8 @@ def plan_trees(
             max_paths=max_paths,
             seed=seed,
             n_jobs=n_jobs,
+            backend=backend,
+            scheduler=scheduler,
             progress=progress,
         )
         reason = _no_eal(dump, **settings)

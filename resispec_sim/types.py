@@ -3,3 +3,4 @@
 from typing import Literal
 
 Method = Literal["auto", "exact", "certified", "sampled"]
+Backend = Literal["threads", "processes", "dask"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from .config import REPLAY
 
@@ -60,7 +60,7 @@ def verdict(rows: pd.DataFrame, claims_exact: bool = False) -> dict[str, Any]:
 def _guarded_low(rows: pd.DataFrame) -> np.ndarray:
     rigorous = rows["method"].isin(RIGOROUS).to_numpy()
     level = REPLAY.confidence
-    together = norm.isf((1.0 - level) / 2.0 / len(rows)) / norm.isf((1.0 - level) / 2.0)
+    together = ndtri((1.0 - level) / 2.0 / len(rows)) / ndtri((1.0 - level) / 2.0)
     half_width = (rows["tv_high"] - rows["tv_low"]).to_numpy() / 2.0
     widened = rows["tv"].to_numpy() - together * half_width
     # The fill-free bound is a function of the accepted masses, so it is as rigorous as they are.

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resispec_sim.dumps import names, open_dump, resolve_dump, write_dump
-from resispec_sim.dumps.storage import decode_rows, encode_rows
+from resispec_sim.dumps.codes import are_sound, probs_of_codes
+from resispec_sim.dumps.storage import decode_rows, encode_rows, stored_type
 from resispec_sim.errors import DumpError, InputError, ManifestError
 from resispec_sim.probs import logits_to_probs
 from tests.dump_helpers import DTYPES, LENGTHS, V, make_dump, make_rows
@@ -287,3 +288,49 @@ def test_shipped_dumps_are_looked_for_in_the_package_and_in_the_clone():
 
     package = Path(resispec_sim.__file__).parent
     assert names.shipped_folders() == [package / "_shipped_dumps", package.parent / "logits_dumps"]
+
+
+# Probabilities of stored rows.
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1e-3, 1e-300, 7.0])
+def test_probabilities_of_stored_rows_are_those_of_the_decoded_ones(tmp_path, dtype, temperature):
+    rng = np.random.default_rng(2)
+    rows = rng.normal(scale=5, size=(2, 6, 1500))
+    rows[:, 1, 3:] = -np.inf
+    rows[:, 2] = 0.0
+    rows[:, 3, ::2] -= 1e6  # far below the range of 16 bits
+    rows[:, 4] = rng.normal(scale=1e-6, size=1500)
+    with make_dump(tmp_path, [(np.zeros(6, int), *rows)], dtype=dtype) as dump:
+        for i in range(6):
+            position = dump.read(i)
+            for found, logits in zip(dump.probs(i, temperature), position.rows, strict=True):
+                np.testing.assert_array_equal(
+                    found, logits_to_probs(logits, temperature=temperature)
+                )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_stored_rows_of_another_form_are_decoded(dtype):
+    """Rows that this package does not write: their largest logit is not 0."""
+    for values in ([-3.0, -4.0], [2.0, -1.0], [2.0, 1.0]):
+        codes = np.array(values, dtype=np.float32).view(np.uint32) >> 16
+        codes = codes.astype("<u2") if dtype == "bfloat16" else np.array(values, dtype="<f2")
+        assert probs_of_codes(codes, dtype, 1.0) is None
+        assert are_sound(codes, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_soundness_of_stored_rows_is_that_of_their_values(dtype):
+    codes = np.arange(65_536, dtype=np.uint16)
+    with np.errstate(invalid="ignore"):
+        values = decode_rows(codes.view(stored_type(dtype)), dtype)
+    rest = codes[values == -1.0]
+    minus_infinity = codes[values == -np.inf]
+    for code, value in zip(codes[::7], values[::7], strict=True):
+        for other in (rest, minus_infinity):
+            row = np.concatenate([[code], other]).astype(np.uint16)
+            expected = not (np.isnan(value) or value == np.inf)
+            expected &= np.isfinite(value) or other is rest
+            assert are_sound(row.view(stored_type(dtype)), dtype) == expected, value

@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,68 @@ from numpy.typing import NDArray
 
 from ..errors import IncompleteDumpError, InputError, ShardError
 from ..probs import align_vocabularies, logits_to_probs
+from .codes import are_sound, is_coded, probs_of_codes
 from .names import resolve_dump
 from .schema import Manifest, Shard, read_manifest
 from .storage import Tensor, check_rows, decode_rows, shard_header, shard_layout, stored_type
+
+_TOKEN_TYPE = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Position:
     """One recorded position: the token at ``offset`` after a prompt, and what predicted it.
 
-    ``target_logits`` and ``draft_logits`` are float32, shape (V,), on the common vocabulary, with
-    ``-inf`` where a model lacks the token. 16-bit dumps give the logits minus their row maximum.
+    ``stored`` are the rows of target and draft as they are in the dump; what else is given of them is
+    decoded when it is asked for, on the common vocabulary, with ``-inf`` where a model lacks the token.
+    16-bit dumps give the logits minus their row maximum.
     """
 
     prompt_idx: int
     offset: int
     token_id: int
-    target_logits: NDArray[np.float32]
-    draft_logits: NDArray[np.float32]
+    stored: tuple[NDArray[Any], NDArray[Any]]
+    dtype: str
+    draft_to_target: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Logits of target and draft in float64, each (V,)."""
+        target, draft = (decode_rows(stored, self.dtype) for stored in self.stored)
+        return align_vocabularies(target, draft, draft_to_target=self.draft_to_target)
+
+    @property
+    def target_logits(self) -> NDArray[np.float32]:
+        """The target's logits in float32, (V,); no stored type has more digits."""
+        return self.rows[0].astype(np.float32)
+
+    @property
+    def draft_logits(self) -> NDArray[np.float32]:
+        """The draft's logits in float32, (V,)."""
+        return self.rows[1].astype(np.float32)
+
+
+class _MappedShard:
+    """A verified shard in memory: its bytes as they are on disk, and where each array lies."""
+
+    def __init__(self, idx: int, data: mmap.mmap, layout: dict[str, Tensor]) -> None:
+        self.idx = idx
+        self.data = data
+        self.layout = layout
+
+    def close(self) -> None:
+        self.data.close()
+
+    def values(self, name: str, dtype: np.dtype[Any], offset: int) -> NDArray[Any]:
+        """Row `offset` of an array, as a view that must not outlive the mapping."""
+        tensor = self.layout[name]
+        size = tensor.shape[1] if len(tensor.shape) > 1 else 1
+        start = tensor.start + offset * size * dtype.itemsize
+        return np.frombuffer(self.data, dtype, size, start)
+
+    def forget_pages(self) -> None:
+        """Count no longer what was read as memory of this process; it stays in the system's cache."""
+        self.data.madvise(mmap.MADV_DONTNEED)
 
 
 class Dump:
@@ -68,7 +112,8 @@ class Dump:
         ids = manifest.draft_to_target
         self._draft_to_target = None if ids is None else np.asarray(ids)
         self._verified: set[int] = set()
-        self._mapped: tuple[int, mmap.mmap, dict[str, Tensor]] | None = None
+        self._verifying = [threading.Lock() for _ in manifest.shards]
+        self._mapped: _MappedShard | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Dump:
@@ -106,7 +151,7 @@ class Dump:
         """Unmap the shard that is mapped, if any. Reading again maps it again."""
         with self._lock:
             if self._mapped is not None:
-                self._mapped[1].close()
+                self._mapped.close()
                 self._mapped = None
 
     def prompt_of(self, i: int) -> tuple[int, int]:
@@ -130,40 +175,53 @@ class Dump:
         LogitsError
             NaN, +inf or no finite entry in a row; names shard, prompt, position and token.
         """
-        prompt_idx, offset = self.prompt_of(i)
-        shard_idx = self._shard_of_prompt[prompt_idx]
         with self._lock:
-            data, layout = self._map(shard_idx)
-            name = f"prompt-{prompt_idx:05d}"
-            ids = layout[f"{name}.token_ids"]
-            token_id = int(np.frombuffer(data, "<i8", 1, ids.start + 8 * offset)[0])
-            target, draft = (
-                self._row(data, layout[f"{name}.{which}_logits"], offset)
-                for which in ("target", "draft")
-            )
-        where = f"{self.path / self.manifest.shards[shard_idx].file}, prompt {prompt_idx}"
+            self._mapped = self._shard_at(i, self._mapped)
+            return self._read(i, self._mapped)
+
+    def _read(self, i: int, shard: _MappedShard) -> Position:
+        prompt_idx, offset = self.prompt_of(i)
+        name = f"prompt-{prompt_idx:05d}"
+        token_id = int(shard.values(f"{name}.token_ids", _TOKEN_TYPE, offset)[0])
+        dtype = self.manifest.dtype
+        target, draft = (
+            shard.values(f"{name}.{which}_logits", stored_type(dtype), offset).copy()
+            for which in ("target", "draft")
+        )
+        shard.forget_pages()
+        where = f"{self.manifest.shards[shard.idx].file}, prompt {prompt_idx}"
         if not 0 <= token_id < self.manifest.target_vocab_size:
             raise ShardError(
-                f"{where}, position {offset}: token {token_id} is outside the target's vocabulary"
+                f"{self.path / where}, position {offset}: token {token_id} is outside the target's "
+                "vocabulary"
             )
-        check_rows(target[None], f"{where}, target logits", offset)
-        check_rows(draft[None], f"{where}, draft logits", offset)
-        target, draft = align_vocabularies(target, draft, draft_to_target=self._draft_to_target)
-        return Position(prompt_idx, offset, token_id, target, draft)
+        for which, row in (("target", target), ("draft", draft)):
+            if not (is_coded(dtype) and are_sound(row, dtype)):
+                decoded = decode_rows(row, dtype)
+                check_rows(decoded[None], f"{self.path / where}, {which} logits", offset)
+        return Position(prompt_idx, offset, token_id, (target, draft), dtype, self._draft_to_target)
 
-    def iter_positions(self, start: int = 0, stop: int | None = None) -> Iterator[Position]:
-        """Yield positions ``start`` to ``stop - 1`` in order; unmap the last shard at the end."""
+    def iter_positions(
+        self, start: int = 0, stop: int | None = None
+    ) -> Generator[Position, None, None]:
+        """Yield positions ``start`` to ``stop - 1`` in order; unmap the last shard at the end.
+
+        Several threads may iterate over one dump: each maps the shard it is in.
+        """
         stop = self.n_positions if stop is None else stop
         if not 0 <= start <= stop <= self.n_positions:
             raise InputError(f"positions {start}:{stop} do not lie in 0:{self.n_positions}")
         return self._iter(start, stop)
 
-    def _iter(self, start: int, stop: int) -> Iterator[Position]:
+    def _iter(self, start: int, stop: int) -> Generator[Position, None, None]:
+        shard: _MappedShard | None = None
         try:
             for i in range(start, stop):
-                yield self.read(i)
+                shard = self._shard_at(i, shard)
+                yield self._read(i, shard)
         finally:
-            self.close()
+            if shard is not None:
+                shard.close()
 
     def probs(
         self,
@@ -181,9 +239,15 @@ class Dump:
         temperature = self.temperature if temperature is None else temperature
         top_k = self.top_k if top_k is None else top_k
         top_p = self.top_p if top_p is None else top_p
+        plain = not top_k and (top_p is None or top_p == 1) and temperature > 0
+        sizes = {self.vocab_size, *(stored.size for stored in row.stored)}
+        if plain and is_coded(row.dtype) and len(sizes) == 1 and row.draft_to_target is None:
+            p, q = (probs_of_codes(codes, row.dtype, float(temperature)) for codes in row.stored)
+            if p is not None and q is not None:
+                return p, q
         target, draft = (
             logits_to_probs(logits, temperature=temperature, top_k=top_k, top_p=top_p)
-            for logits in (row.target_logits, row.draft_logits)
+            for logits in row.rows
         )
         return target, draft
 
@@ -193,23 +257,26 @@ class Dump:
             with _open_shard(self.path, shard) as file:
                 _check_shard(file, self.path / shard.file, self.manifest, shard)
 
-    def _map(self, shard_idx: int) -> tuple[mmap.mmap, dict[str, Tensor]]:
-        if self._mapped is None or self._mapped[0] != shard_idx:
-            self.close()
-            shard = self.manifest.shards[shard_idx]
-            with _open_shard(self.path, shard) as file:
+    def shard_of(self, i: int) -> int:
+        """Index of the shard that holds position ``i``."""
+        return self._shard_of_prompt[self.prompt_of(i)[0]]
+
+    def _shard_at(self, i: int, mapped: _MappedShard | None) -> _MappedShard:
+        """The shard of position `i`: the mapped one, or another in its place."""
+        shard_idx = self.shard_of(i)
+        if mapped is not None:
+            if mapped.idx == shard_idx and not mapped.data.closed:
+                return mapped
+            mapped.close()
+        shard = self.manifest.shards[shard_idx]
+        with _open_shard(self.path, shard) as file:
+            # One thread verifies a shard, the others that want it wait: no shard is read twice.
+            with self._verifying[shard_idx]:
                 if shard_idx not in self._verified:
                     _check_shard(file, self.path / shard.file, self.manifest, shard)
                     self._verified.add(shard_idx)
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._mapped = shard_idx, data, shard_layout(self.manifest, shard)
-        return self._mapped[1], self._mapped[2]
-
-    def _row(self, data: mmap.mmap, tensor: Tensor, offset: int) -> NDArray[np.float32]:
-        dtype = stored_type(self.manifest.dtype)
-        size = tensor.shape[1]
-        stored = np.frombuffer(data, dtype, size, tensor.start + offset * size * dtype.itemsize)
-        return decode_rows(stored, self.manifest.dtype)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _MappedShard(shard_idx, data, shard_layout(self.manifest, shard))
 
 
 def _open_shard(folder: Path, shard: Shard) -> Any:

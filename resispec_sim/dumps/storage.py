@@ -142,8 +142,8 @@ def encode_rows(logits: ArrayLike, dtype: str, where: str) -> NDArray[Any]:
     return ((pattern + 0x7FFF + ((pattern >> 16) & 1)) >> 16).astype("<u2")
 
 
-def decode_rows(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """A float32 copy of stored rows."""
+def decode_rows(stored: NDArray[Any], dtype: str) -> NDArray[np.float64]:
+    """A float64 copy of stored rows, in one pass: what probabilities are computed in."""
     if dtype != "bfloat16":
-        return stored.astype(np.float32)
-    return (stored.astype("<u4") << 16).view(np.float32)
+        return stored.astype(np.float64)
+    return (stored.astype("<u4") << 16).view(np.float32).astype(np.float64)

@@ -38,3 +38,37 @@ def softmax_rows(logits, peak, temperature, probs):
         total += low
         for i in range(out.size):
             out[i] /= total
+
+
+@njit
+def softmax_of_codes(codes, exponentials, probs):
+    """Write into `probs` the exponentials of the codes of one row, divided by their sum; return that.
+
+    Sums as `softmax_rows` does, in the same order: the same figures to the last bit.
+    Shapes: codes (V,) uint16, exponentials (65536,) by code, probs (V,).
+    """
+    total = low = 0.0
+    for start in range(0, probs.size, BLOCK):
+        given, block = codes[start : start + BLOCK], probs[start : start + BLOCK]
+        for i in range(block.size):
+            block[i] = exponentials[given[i]]
+        piece = sum_side_by_side(block)
+        before = total
+        total = before + piece
+        part = total - before
+        low += (before - (total - part)) + (piece - part)
+    total += low
+    for i in range(probs.size):
+        probs[i] /= total
+    return total
+
+
+@njit
+def exponentials_of(logits, temperature, out):
+    """``exp(logits / temperature)`` as `softmax_rows` computes it for a largest logit of 0."""
+    for i in range(out.size):
+        out[i] = logits[i]
+    if temperature != 1.0:
+        for i in range(out.size):
+            out[i] = logits[i] / temperature
+    exp_in_place(out)
