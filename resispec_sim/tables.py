@@ -17,7 +17,7 @@ Figures = dict[str, Any]
 _RULES_PER_TABLE = 3
 _NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 SAMPLED = "+- is 1.96 standard errors, and a range marked 95% is a confidence interval"
-_SCHEMES = {
+WAYS_OF_DRAWING = {
     "iid": "independent",
     "without_replacement": "without replacement",
     "topk": "most probable tokens",
@@ -78,7 +78,7 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     def row(name: str, cells: list[str | Text], **options: Any) -> None:
         table.add_row(Text(name), *[Text(c) if isinstance(c, str) else c for c in cells], **options)
 
-    row("siblings", [_SCHEMES[f["scheme"]] for f in rules])
+    row("siblings", [WAYS_OF_DRAWING[f["scheme"]] for f in rules])
     for i in range(group["siblings"]):
         row(
             f"sibling {i + 1}: accepted, conditional",
