@@ -1,7 +1,7 @@
 """The benchmark: its own walk and counts against the definition, its arithmetic, and a quick run."""
 
+import importlib.util
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -253,11 +253,45 @@ def test_an_interrupted_run_keeps_what_was_finished(monkeypatch):
 
 
 def test_what_is_absent_is_noted(monkeypatch):
-    import resispec_sim.replay  # noqa: F401
     from resispec_sim.bench import workers
     from resispec_sim.bench.settings import QUICK
 
-    monkeypatch.setattr(workers, "_LARGE", "resispec_sim.bench.no_such_module")
-    assert "note" in workers.measure_large_dump(replace(QUICK, scale_gb=1.0))
-    monkeypatch.setattr(sys.modules["resispec_sim.replay"], "replay", lambda dump: None)
     assert "note" in workers.measure_processes(QUICK)
+    monkeypatch.setattr(workers, "_AT_SCALE", "resispec_sim.bench.no_such_module")
+    assert "note" in workers.measure_large_dump(replace(QUICK, scale_gb=1.0))
+    assert "note" in workers.measure_processes(replace(QUICK, most_positions=None))
+
+
+def test_the_measurements_at_scale_are_passed_on(monkeypatch):
+    from types import SimpleNamespace
+
+    from rich.console import Console
+
+    from resispec_sim.bench import report, workers
+    from resispec_sim.bench.settings import QUICK
+
+    def speed_up(dump, temperature, n_jobs):
+        return {"dump": dump, "jobs": n_jobs, "seconds": [4.0, 2.5], "speed_up": 1.6}
+
+    def large_dump(n_bytes, n_jobs, folder):
+        return {
+            "gigabytes": n_bytes / 1e9,
+            "positions": 10,
+            "speed": 0.75,
+            "replay": {"peak_mib": 500.0},
+        }
+
+    module = SimpleNamespace(speed_up=speed_up, large_dump=large_dump)
+    monkeypatch.setattr(workers, "_AT_SCALE", "json")
+    monkeypatch.setattr(
+        workers,
+        "importlib",
+        SimpleNamespace(import_module=lambda name: module, util=importlib.util),
+    )
+    settings = replace(QUICK, most_positions=None, dumps=("smollm2-t1.0",), scale_gb=2.0)
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(report._processes(workers.measure_processes(settings)))
+        console.print(report._large_dump(workers.measure_large_dump(settings)))
+    assert "smollm2-t1.0: 4 s in one process, 2.5 s in 2, 1.60 times as fast" in said.get()
+    assert "2 GB, 10 positions: 0.75 of the speed" in said.get() and "500 MiB" in said.get()

@@ -17,9 +17,14 @@ PATH_STEP = (
     "summed: j <= n for the law of n siblings, j <= n - 1 for their acceptance alone"
 )
 
+NAIVE = (
+    "the naive walk is compiled as well; it computes the law over prefixes of the same length, keeps the "
+    "residual of the path, V numbers, and is cut after the steps that it can do in the time it is given"
+)
+
 LENGTHS = (2, 3)  # of prefixes
 _MOST_PAIRS = 3e6  # beyond, three-token prefixes are counted at single positions only
-_TRIPLES_PER_PAIR = 2.5  # a typical ratio, to choose those positions by
+_TRIPLES_PER_PAIR, _GUESSES = 2.5, 4  # a typical ratio, and how many positions are chosen by it
 
 
 class Case(NamedTuple):
@@ -66,13 +71,13 @@ def choose_cases(
     found = []
     for name, least, most in ranges:
         middle = math.sqrt(least * most)
-        guess = _nearest(counts[2], middle / _TRIPLES_PER_PAIR)
-        if guess is not None and guess not in counts[3] and counts[2][guess] < most:
-            counts[3][guess] = count_rejected_prefixes(*places[guess].probs(), 3)
+        for at in _nearest(counts[2], middle / _TRIPLES_PER_PAIR, _GUESSES):
+            if at not in counts[3] and counts[2][at] < most:
+                counts[3][at] = count_rejected_prefixes(*places[at].probs(), 3)
         for length in LENGTHS:
-            at = _nearest(counts[length], middle)
-            if at is not None and least <= counts[length][at] <= most:
-                found.append(Case(name, places[at], length, counts[length][at]))
+            for at in _nearest(counts[length], middle, 1):
+                if least <= counts[length][at] <= most:
+                    found.append(Case(name, places[at], length, counts[length][at]))
     return found
 
 
@@ -100,9 +105,9 @@ def rate_at(rates: Sequence[tuple[float, float]], n_steps: float) -> float:
     return min(rates, key=lambda rate: abs(math.log(max(n_steps, 1.0) / rate[0])))[1]
 
 
-def _nearest(counts: dict[int, int], wanted: float) -> int | None:
+def _nearest(counts: dict[int, int], wanted: float, n: int) -> list[int]:
     known = [i for i, count in counts.items() if count > 0]
-    return min(known, key=lambda i: abs(math.log(counts[i] / wanted)), default=None)
+    return sorted(known, key=lambda i: abs(math.log(counts[i] / wanted)))[:n]
 
 
 def _measure(case: Case, settings: Settings) -> list[dict[str, Any]]:
@@ -110,11 +115,15 @@ def _measure(case: Case, settings: Settings) -> list[dict[str, Any]]:
     prepared = prepare(*pair)
     repeats = settings.repeats if case.n_steps < 3e7 else min(settings.repeats, 3)
     n = case.length
-    law, acceptance = best_seconds(
-        lambda: walk(prepared, n, want_law=True),
-        lambda: walk(prepared, n + 1, want_law=False),
-        repeats=repeats,
-    )
+    said: dict[str, int] = {}
+
+    def law_walk() -> None:
+        said["law"] = walk(prepared, n, want_law=True).n_steps
+
+    def acceptance_walk() -> None:
+        said["acceptance"] = walk(prepared, n + 1, want_law=False).n_steps
+
+    law, acceptance = best_seconds(law_walk, acceptance_walk, repeats=repeats)
     some = min(50, case.n_steps)
     naive_law(*pair, n, some)  # compiles
     each = seconds_of(lambda: naive_law(*pair, n, some)) / some
@@ -123,13 +132,12 @@ def _measure(case: Case, settings: Settings) -> list[dict[str, Any]]:
     common = {"class": case.name, **case.place.about(), "prefix_length": n, "steps": case.n_steps}
     rows = []
     for figure, seconds, siblings in (("law", law, n), ("acceptance", acceptance, n + 1)):
-        said = walk(prepared, siblings, want_law=figure == "law").n_steps
         rows.append(
             {
                 **common,
                 "figure": figure,
                 "n": siblings,
-                "engine_steps": said,
+                "engine_steps": said[figure],
                 "seconds": seconds,
                 "steps_per_second": case.n_steps / seconds,
                 "naive_steps": n_naive,

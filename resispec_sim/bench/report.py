@@ -161,12 +161,21 @@ def _positions(found: Results) -> Table:
 def _processes(found: Results) -> RenderableType:
     if "note" in found:
         return Text(f"processes: {found['note']}")
-    times = ", ".join(f"{n}: {_time(spent)}" for n, spent in found["seconds"].items())
-    return Text(f"replay of {found['dump']} by processes: {times}; {found['speed_up']:.2f} times")
+    one, several = map(_time, found["seconds"])
+    return Text(
+        f"replay of {found['dump']}: {one} in one process, {several} in {found['jobs']}, "
+        f"{found['speed_up']:.2f} times as fast"
+    )
 
 
 def _large_dump(found: Results) -> Text:
-    return Text("large dump: " + ", ".join(f"{key} {value}" for key, value in found.items()))
+    if "note" in found:
+        return Text(f"large dump: {found['note']}")
+    return Text(
+        f"replay of a made-up dump of {found['gigabytes']:.2g} GB, {found['positions']:,} positions: "
+        f"{found['speed']:.2f} of the speed of reading it, verifying its checksums and a softmax of both "
+        f"rows; largest process {found['replay']['peak_mib']:.0f} MiB"
+    )
 
 
 def _scaling(found: Results) -> RenderableType:

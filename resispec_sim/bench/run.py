@@ -9,7 +9,7 @@ from typing import Any
 from resispec_sim.bench.machine import describe_machine
 from resispec_sim.bench.positions import MODEL, measure_positions, summarise
 from resispec_sim.bench.preparation import measure_preparation
-from resispec_sim.bench.rates import PATH_STEP, measure_rates, typical_rates
+from resispec_sim.bench.rates import NAIVE, PATH_STEP, measure_rates, typical_rates
 from resispec_sim.bench.scaling import measure_scaling
 from resispec_sim.bench.settings import QUICK, Bar, Settings, no_bar
 from resispec_sim.bench.workers import measure_large_dump, measure_processes
@@ -80,7 +80,7 @@ def benchmark(
         "quick": quick,
         "partial": False,
         "machine": describe_machine(),
-        "definitions": {"path_step": PATH_STEP, "model": MODEL},
+        "definitions": {"path_step": PATH_STEP, "naive": NAIVE, "model": MODEL},
         "provenance": provenance(
             command="bench", parts=list(chosen), quick=quick, scale_gb=scale_gb
         ),

@@ -4,54 +4,53 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
-from functools import partial
+import tempfile
 from typing import Any
 
 from resispec_sim.bench.settings import Settings
-from resispec_sim.bench.timing import seconds_of
 
 N_WORKERS = 2
-_LARGE = "resispec_sim.bench.large_dump"
+_AT_SCALE = "resispec_sim.bench.scale"  # measures in processes of its own
 
 
 def measure_processes(settings: Settings) -> dict[str, Any]:
-    """Seconds of a replay of the first dump in one process and in two, start of the workers included.
+    """A replay of the first dump in one process against two, which run already.
 
     Returns
     -------
     dict
-        ``seconds`` by number of processes and ``speed_up``; or ``note``, why there is no figure.
+        ``dump``, ``jobs``, ``seconds`` (one process, several), ``speed_up``; or ``note``, why there is no
+        figure.
     """
-    from resispec_sim.replay import replay
-
-    if "backend" not in inspect.signature(replay).parameters:
+    if importlib.util.find_spec(_AT_SCALE) is None:
         return {"note": "replay has no backend of processes here"}
-    options: dict[str, Any] = {
-        "rules": "specinfer,resispec",
-        "siblings": settings.siblings,
-        "positions": None if settings.most_positions is None else (0, settings.most_positions),
-        "backend": "processes",
-    }
-    seconds: dict[int, float] = {}
-    with settings.bar("processes", 2 * N_WORKERS) as advance:
-        for _ in range(2):
-            for n_jobs in (1, N_WORKERS):
-                spent = seconds_of(partial(replay, settings.dumps[0], n_jobs=n_jobs, **options))
-                seconds[n_jobs] = min(seconds.get(n_jobs, spent), spent)
-                advance()
-    return {
-        "dump": settings.dumps[0],
-        "seconds": {str(n): spent for n, spent in seconds.items()},
-        "speed_up": seconds[1] / seconds[N_WORKERS],
-    }
+    if settings.most_positions is not None:
+        return {"note": "left out of a quick run"}
+    at_scale = importlib.import_module(_AT_SCALE)
+    with settings.places() as places:
+        place = places[0]
+        dump, temperature = place.about()["dump"], place.dump.temperature
+    with settings.bar(f"{N_WORKERS} processes", 1) as advance:
+        found = at_scale.speed_up(dump, temperature, N_WORKERS)
+        advance()
+    return dict(found)
 
 
 def measure_large_dump(settings: Settings) -> dict[str, Any]:
-    """Replay of a made-up dump of `settings.scale_gb` GB against reading it; or ``note``."""
-    if importlib.util.find_spec(_LARGE) is None:
+    """Replay of a made-up dump of `settings.scale_gb` GB against reading it; or ``note``.
+
+    Returns
+    -------
+    dict
+        ``gigabytes``, ``positions``, ``speed`` (the replay's over that of reading, verifying the
+        checksums and a softmax of both rows), ``replay`` with the memory; see `resispec_sim.bench.scale`.
+    """
+    if settings.scale_gb is None or importlib.util.find_spec(_AT_SCALE) is None:
         return {"note": "there is no measurement of a large dump here"}
+    at_scale = importlib.import_module(_AT_SCALE)
     with settings.bar(f"a dump of {settings.scale_gb:g} GB", 1) as advance:
-        found = importlib.import_module(_LARGE).measure(settings.scale_gb, seed=settings.seed)
+        found = at_scale.large_dump(
+            round(settings.scale_gb * 1e9), N_WORKERS, tempfile.gettempdir()
+        )
         advance()
     return dict(found)
