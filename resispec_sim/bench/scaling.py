@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from resispec_sim.bench.pairs import DESCRIPTION, Pair, synthetic_pair
 from resispec_sim.bench.settings import Settings
-from resispec_sim.bench.timing import best_seconds, log_slope
+from resispec_sim.bench.timing import log_slope, seconds_of
 from resispec_sim.bench.walks import prepare
-from resispec_sim.engine import exact_law
+from resispec_sim.engine import Law, exact_law
 
 VOCAB_SIZE = 49_152  # of the cost against n
 N_SPECINFER, N_RESISPEC = 8, 3  # siblings of the cost against V
 
-Law = Callable[[Pair], Any]
+_ROUNDS = 3
+
+
+class Point(NamedTuple):
+    """What is measured at one V or n (`x`): a function of a pair, over some pairs."""
+
+    figure: str
+    x: int
+    pairs: Sequence[Pair]
+    of: Callable[[Pair], Any]
 
 
 def measure_scaling(settings: Settings) -> dict[str, Any]:
@@ -31,27 +40,26 @@ def measure_scaling(settings: Settings) -> dict[str, Any]:
         (median path-steps, ResiSpec only) and ``methods``; ``slopes`` by figure; ``pairs``, how the pairs
         are made.
     """
-    total = len(settings.vocab_sizes) + len(settings.sibling_counts)
-    by_vocab, by_siblings = [], []
-    with settings.bar("cost against V and n", total) as advance:
-        for vocab_size in settings.vocab_sizes:
-            pairs = _pairs(settings, vocab_size)
-            by_vocab += [
-                _row("preparation", vocab_size, pairs, lambda pair: prepare(*pair), settings),
-                _law_row("specinfer", N_SPECINFER, vocab_size, pairs, settings),
-                _law_row("resispec", N_RESISPEC, vocab_size, pairs, settings),
-            ]
-            advance()
-        pairs = _pairs(settings, VOCAB_SIZE)
-        for n in settings.sibling_counts:
-            for rule in ("specinfer", "resispec"):
-                row = _law_row(rule, n, n, pairs, settings)
-                by_siblings.append(row | {"figure": rule})
-            advance()
+    by_vocab: list[Point] = []
+    for vocab_size in settings.vocab_sizes:
+        pairs = _pairs(settings, vocab_size)
+        by_vocab += [
+            Point("preparation", vocab_size, pairs, lambda pair: prepare(*pair)),
+            _law_point(f"specinfer n = {N_SPECINFER}", "specinfer", N_SPECINFER, vocab_size, pairs),
+            _law_point(f"resispec n = {N_RESISPEC}", "resispec", N_RESISPEC, vocab_size, pairs),
+        ]
+    pairs = _pairs(settings, VOCAB_SIZE)
+    by_siblings = [
+        _law_point(rule, rule, n, n, pairs)
+        for n in settings.sibling_counts
+        for rule in ("specinfer", "resispec")
+    ]
+    rows = _measure([*by_vocab, *by_siblings], settings)
+    of_vocab, of_siblings = rows[: len(by_vocab)], rows[len(by_vocab) :]
     return {
-        "by_vocab": by_vocab,
-        "by_siblings": by_siblings,
-        "slopes": {"by_vocab": _slopes(by_vocab), "by_siblings": _slopes(by_siblings)},
+        "by_vocab": of_vocab,
+        "by_siblings": of_siblings,
+        "slopes": {"by_vocab": _slopes(of_vocab), "by_siblings": _slopes(of_siblings)},
         "vocab_size": VOCAB_SIZE,
         "n_pairs": settings.pairs,
         "pairs": DESCRIPTION,
@@ -62,30 +70,41 @@ def _pairs(settings: Settings, vocab_size: int) -> list[Pair]:
     return [synthetic_pair(vocab_size, settings.seed, i) for i in range(settings.pairs)]
 
 
-def _law_row(
-    rule: str, n_siblings: int, x: int, pairs: Sequence[Pair], settings: Settings
-) -> dict[str, Any]:
-    def law(pair: Pair) -> Any:
-        return exact_law(rule, *pair, n_siblings)
-
-    return _row(f"{rule} n = {n_siblings}", x, pairs, law, settings)
+def _law_point(figure: str, rule: str, n_siblings: int, x: int, pairs: Sequence[Pair]) -> Point:
+    return Point(figure, x, pairs, lambda pair: exact_law(rule, *pair, n_siblings))
 
 
-def _row(
-    figure: str, x: int, pairs: Sequence[Pair], law: Law, settings: Settings
-) -> dict[str, Any]:
-    seconds, found = [], []
-    for pair in pairs:
-        found.append(law(pair))
-        seconds += best_seconds(partial(law, pair), repeats=min(settings.repeats, 3))
-    laws = [one for one in found if hasattr(one, "method")]
-    return {
-        "figure": figure,
-        "x": x,
-        "seconds": float(np.median(seconds)),
-        "steps": float(np.median([one.n_paths for one in laws])) if laws else None,
-        "methods": dict(Counter(str(one.method) for one in laws)),
-    }
+def _measure(points: Sequence[Point], settings: Settings) -> list[dict[str, Any]]:
+    """One row per point. All are called in turn, so that a slope does not show the machine's moods."""
+    repeats = min(settings.repeats, _ROUNDS)
+    found: dict[tuple[int, int], Any] = {}
+    calls = [(i, j) for i, point in enumerate(points) for j in range(len(point.pairs))]
+    with settings.bar("cost against V and n", (repeats + 1) * len(calls)) as advance:
+
+        def call(i: int, j: int) -> None:
+            found[i, j] = points[i].of(points[i].pairs[j])
+
+        best = [float("inf")] * len(calls)
+        for a_round in range(repeats + 1):
+            for at, (i, j) in enumerate(calls):
+                seconds = seconds_of(partial(call, i, j))
+                if a_round > 0:  # the first one warms up
+                    best[at] = min(best[at], seconds)
+                advance()
+    rows = []
+    for i, point in enumerate(points):
+        seconds_here = [best[at] for at, (of, _) in enumerate(calls) if of == i]
+        laws = [found[i, j] for j in range(len(point.pairs)) if isinstance(found[i, j], Law)]
+        rows.append(
+            {
+                "figure": point.figure,
+                "x": point.x,
+                "seconds": float(np.median(seconds_here)),
+                "steps": float(np.median([law.n_paths for law in laws])) if laws else None,
+                "methods": dict(Counter(str(law.method) for law in laws)),
+            }
+        )
+    return rows
 
 
 def _slopes(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
