@@ -1,5 +1,6 @@
 # make demo   the table for the sample dumps; installs the core package only
 # make test   ruff, mypy and the tests; installs torch as well
+# make bench  times of the engine on this machine; nothing else should run beside it
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= $(shell grep "^torch==" constraints.txt)
@@ -13,7 +14,7 @@ CORE := $(VENV)/.core-installed
 # One stamp per choice of TORCH, so that another choice installs again.
 TESTS := $(VENV)/.test-installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test lint wheel-test clean
+.PHONY: demo test lint bench wheel-test clean
 
 demo: $(CORE)
 	$(BIN)/resispec replay smollm2-t1.0 --siblings 3
@@ -27,6 +28,10 @@ test: lint
 lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+bench: $(TESTS)
+	$(BIN)/python -m pytest tests/benchmarks -p no:xdist -o python_files='bench_*.py' -o python_functions='bench_*'
+	$(BIN)/resispec bench
 
 # A wheel built from this clone, in a fresh environment without torch, replays a sample dump.
 wheel-test: $(TESTS)

@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError
 
 from . import __version__
 from .audit.command import audit_command
+from .bench.command import bench_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
@@ -202,6 +203,7 @@ app.command(bounds_command, name="bounds")
 app.command(tree_command, name="tree")
 app.command(chain_command, name="chain")
 app.command(audit_command, name="audit")
+app.command(bench_command, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -207,8 +207,9 @@ def compare(
     rules : str, Rule or sequence of them, optional
         Default: SpecInfer and ResiSpec on one dump, SpecInfer on two.
     siblings : int
+        One count; `resispec_sim.acceptance_table` takes several.
     tree : str or CompleteTree
-        Shape behind the accepted length.
+        Shape behind the accepted length, complete: `resispec_sim.plan_trees` measures grow maps.
     **options
         ``positions``, ``temperatures`` (one), ``top_k``, ``top_p``, ``method``, ``max_paths``,
         ``seed``, ``n_jobs``, ``backend``, ``scheduler`` and ``progress``, as in `resispec_sim.replay`.

@@ -45,9 +45,10 @@ def compare_command(
     rules : str, optional
         Two rules for one dump (default specinfer,resispec), one for two dumps (default specinfer).
     siblings : int
-        Candidates per position.
+        Candidates per position; one number.
     tree : str
-        Tree of the expected accepted length.
+        Complete tree of the expected accepted length, such as d5b3. Grow maps are compared by resispec
+        tree with --beside.
     """
     from .compare import compare
 

@@ -216,7 +216,52 @@ class AuditConfig:
     batch_size: int = 256
 
 
+@dataclass(frozen=True)
+class BenchConfig:
+    """Defaults of the benchmark.
+
+    Attributes
+    ----------
+    parts : tuple of str
+        What is measured.
+    dumps : tuple of str
+        Dumps whose positions are measured, each at its own temperature.
+    siblings : int
+        Candidates where every position is measured and compared with the model of its cost.
+    more_siblings : tuple of int
+        Candidates of the runs over whole dumps.
+    vocab_sizes : tuple of int
+        Vocabularies of the cost against V.
+    sibling_counts : tuple of int
+        Candidates of the cost against n.
+    pairs : int
+        Made-up positions per point of these two.
+    naive_seconds : float
+        Time that the naive walk is given.
+    seed : int
+        Seed of the made-up positions.
+    """
+
+    parts: tuple[str, ...] = (
+        "rates",
+        "preparation",
+        "positions",
+        "siblings",
+        "processes",
+        "scaling",
+    )
+    dumps: tuple[str, ...] = ("smollm2-t1.0", "smollm2-t0.6")
+    siblings: int = 3
+    more_siblings: tuple[int, ...] = (4, 8)
+    vocab_sizes: tuple[int, ...] = (8192, 32768, 131072, 262144)
+    sibling_counts: tuple[int, ...] = (1, 2, 3, 4, 8)
+    pairs: int = 5
+    naive_seconds: float = 2.0
+    seed: int = 0
+
+
 AUDIT = AuditConfig()
+BENCH = BenchConfig()
 BOUNDS = BoundsConfig()
 ENGINE = EngineConfig()
 RECORD = RecordConfig()

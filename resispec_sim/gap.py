@@ -57,7 +57,9 @@ class GapReport:
     def summary(self) -> dict[str, Any]:
         """The pooled figures as plain data.
 
-        ``counts`` has an entry per sibling count with both optima and the figures per rule:
+        ``counts`` has an entry per sibling count with the optima by way of drawing, that of independent
+        siblings, that without replacement and those of the rules, None where the way has none, and the
+        figures per rule:
         ``acceptance``; ``share``, the part of the gap from recursive rejection sampling to the optimum
         of independent siblings that the rule closes; ``share_own``, the same with the optimum of the
         rule's own siblings. Shares are ratios of sums over positions, and None where there is no gap.
@@ -107,8 +109,21 @@ class GapReport:
             "rrs": float(one["rrs"].mean()),
             "optimum_iid": float(one["optimum_iid"].mean()),
             "optimum_wor": float(one["optimum_wor"].mean()),
+            "optima": self._optima(rows),
             "rules": [self._of(rule, rows[rows["rule"] == rule.label]) for rule in self.rules],
         }
+
+    def _optima(self, rows: pd.DataFrame) -> dict[str, float | None]:
+        one = rows.drop_duplicates("position")
+        found: dict[str, float | None] = {
+            "iid": float(one["optimum_iid"].mean()),
+            "without_replacement": float(one["optimum_wor"].mean()),
+        }
+        for rule in self.rules:
+            if found.get(rule.siblings) is None:
+                own = rows.loc[rows["rule"] == rule.label, "optimum"]
+                found[rule.siblings] = None if own.empty else float(own.mean())
+        return found
 
     @staticmethod
     def _of(rule: Rule, rows: pd.DataFrame) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def bounds_command(
 ) -> int:
     """Show total acceptance of rules beside the optima, and the share of the gap each closes.
 
+    Every way of drawing siblings that a rule uses has an optimum of its own.
+
     Parameters
     ----------
     siblings : str
@@ -60,7 +62,7 @@ def table(summary: dict[str, Any]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    from .tables import SAMPLED
+    from .tables import SAMPLED, WAYS_OF_DRAWING
 
     dump, counts = summary["dump"], summary["counts"]
     grid = Table(
@@ -82,8 +84,10 @@ def table(summary: dict[str, Any]) -> "RenderableType":
         cells = [Text(_cell(count["rules"][i])) for count in counts]
         mark = "" if rule["claims_exact"] else " (not exact)"
         grid.add_row(Text(rule["rule"] + mark), *cells, end_section=last)
-    for name, key in (("independent", "optimum_iid"), ("without replacement", "optimum_wor")):
-        grid.add_row(Text(f"optimum, {name}"), *[Text(f"{count[key]:.4f}") for count in counts])
+    for scheme in counts[0]["optima"]:
+        optima = [count["optima"][scheme] for count in counts]
+        cells = [Text("n/a" if best is None else f"{best:.4f}") for best in optima]
+        grid.add_row(Text(f"optimum, {WAYS_OF_DRAWING[scheme]}"), *cells)
     notes = [
         "(1) From recursive rejection sampling of independent siblings (specinfer, 0 %) to the optimum "
         "of independent siblings (100 %); in brackets, to the optimum of the rule's own siblings where "

@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from .config import REPLAY
+from .rounding import DOWN, UP, outward, outward_short
 
 Figures = dict[str, Any]
 
 _RULES_PER_TABLE = 3
 _NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 SAMPLED = "+- is 1.96 standard errors, and a range marked 95% is a confidence interval"
-_SCHEMES = {
+WAYS_OF_DRAWING = {
     "iid": "independent",
     "without_replacement": "without replacement",
     "topk": "most probable tokens",
@@ -77,7 +78,7 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     def row(name: str, cells: list[str | Text], **options: Any) -> None:
         table.add_row(Text(name), *[Text(c) if isinstance(c, str) else c for c in cells], **options)
 
-    row("siblings", [_SCHEMES[f["scheme"]] for f in rules])
+    row("siblings", [WAYS_OF_DRAWING[f["scheme"]] for f in rules])
     for i in range(group["siblings"]):
         row(
             f"sibling {i + 1}: accepted, conditional",
@@ -93,7 +94,7 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     row("tokens per step (2)", [_eal(f["tokens_per_step"]) for f in rules], end_section=True)
     row("KL(law || target): mean, max", [_mean_max(f["kl"]) + " nats" for f in rules])
     row("TV(law, target): mean, max", [_mean_max(f["tv"]) for f in rules])
-    row("TV bound for every fill: mean, max (3)", [_mean_max(f["tv_lower_bound"]) for f in rules])
+    row("TV bound for every fill: mean, max (3)", [_least(f["tv_lower_bound"]) for f in rules])
     row("Appendix B KL (4)", [_nats(f["appendix_b_kl"]["mean"]) for f in rules])
     row("  same, random proxies (4)", [_nats(f["appendix_b_kl_random"]["mean"]) for f in rules])
     row("method", [_methods(f["methods"]) for f in rules], end_section=True)
@@ -165,7 +166,10 @@ def _probability(value: Figures) -> str:
 
 
 def with_range(mean: float, low: float, high: float, sampled: bool) -> str:
-    """A figure with its bounds, ``low..high``, or with 1.96 standard errors, ``mean +- half``."""
+    """A figure with its bounds, ``low..high``, or with 1.96 standard errors, ``mean +- half``.
+
+    Bounds are rounded outward, so that what is printed is a bound too.
+    """
     half = (high - low) / 2.0
     if not sampled or not half > 1e-12 or not math.isfinite(half):
         return _range(mean, low, high)
@@ -178,13 +182,14 @@ def _range(mean: float, low: float, high: float) -> str:
         return f"{mean:.4f}" if math.isfinite(mean) else "-"
     # As many digits as it takes to tell the two ends apart.
     digits = min(max(4, math.ceil(-math.log10(high - low)) + 1), 10)
-    return f"{low:.{digits}f}..{high:.{digits}f}"
+    return f"{outward(low, digits, DOWN)}..{outward(high, digits, UP)}"
 
 
 def _share(value: Figures) -> str:
     if value["low"] == value["high"]:
         return f"{100 * value['mean']:.1f} %"
-    return f"{100 * value['low']:.1f}..{100 * value['high']:.1f} %"
+    low = outward(100 * value["low"], 1, DOWN)
+    return f"{low}..{outward(100 * value['high'], 1, UP)} %"
 
 
 def _eal(value: Figures) -> str:
@@ -201,16 +206,30 @@ def _mean_max(value: Figures) -> str:
     return f"{mean}   {most}{' (95%)' if value.get('sampled') else ''}"
 
 
+def _least(value: Figures) -> str:
+    """Mean and maximum of a lower bound."""
+    return "   ".join(_small(value[key], DOWN) for key in ("mean", "max"))
+
+
 def _bounded(value: float, low: float | None, high: float | None) -> str:
     if low is None or high is None or not high - low > 1e-12:
         return _small(value)
-    return _range(value, low, high) if high >= 1e-3 else f"{_small(low)}..{_small(high)}"
+    return _range(value, low, high) if high >= 1e-3 else _ends(low, high)
 
 
-def _small(value: float) -> str:
+def _ends(low: float, high: float) -> str:
+    return f"{_small(low, DOWN)}..{_small(high, UP)}"
+
+
+def _small(value: float, rounding: str | None = None) -> str:
+    """A figure, to the nearest digit or, for a bound, to one of its sides."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    return f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.1e}"
+    if abs(value) >= 1e-3:
+        return f"{value:.4f}" if rounding is None else outward(value, 4, rounding)
+    if rounding is None:
+        return f"{value:.1e}"
+    return outward_short(value, rounding)
 
 
 def _nats(value: float) -> str:
@@ -239,12 +258,13 @@ def _verdict(figures: Figures, partial: bool) -> Text:
         )
     else:
         low, high = witness["tv_interval"]
-        where = f"at position {witness['position']} TV lies in {_small(low)}..{_small(high)}"
+        where = f"at position {witness['position']} TV lies in {_ends(low, high)}"
         if figures["basis"] == "sampled":
             where += " (95%)"
             if high <= REPLAY.exact_tolerance:
                 where = "TV 0 along every drawn path; others were not looked at"
             plain.append(f" (sampled)\nnot separable from exact by its samples: {where}")
         else:
-            plain.append(f" (TV at most {_small(high)})\nnot separable from exact: {where}")
+            most = _small(high, UP)
+            plain.append(f" (TV at most {most})\nnot separable from exact: {where}")
     return Text.assemble(Text(word, style=_STYLES[word]), plain)

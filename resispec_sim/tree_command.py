@@ -35,7 +35,7 @@ def tree_command(
     budget : str
         Nodes of the tree at most, the root included; a comma list gives one tree each.
     depth : int, optional
-        Levels at most, the root included. Default: those of the deepest tree in --beside.
+        Levels at most, the root included. Default: those of the deepest tree in --beside, 64 without any.
     rule : str
         Verification rule, with options: resispec:fill=water.
     max_branching : int, optional
@@ -43,7 +43,7 @@ def tree_command(
         rejections.
     beside : str
         Comma list of trees to show beside: names such as d5b3, grow maps in .json files, Sequoia's in
-        .pt files. An empty list shows none.
+        .pt files. An empty list shows none, and --depth is then 64 unless it is given.
     hold_out : bool
         With --no-hold-out all prompts give the acceptance, and the accepted length is measured on them.
     temperature : float, optional

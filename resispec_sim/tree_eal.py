@@ -301,11 +301,13 @@ def say(line: str) -> None:
 
 
 def _warn_of_time(seconds: float, n_positions: int, max_branching: int, n_jobs: int) -> None:
-    total = seconds * n_positions / max(effective_n_jobs(n_jobs), 1)
+    jobs = max(effective_n_jobs(n_jobs), 1)
+    total = seconds * n_positions / jobs
     if total > SLOW_SECONDS:
         say(
-            f"{n_positions:,} positions at {seconds:.2g} s each take about {total / 60:.1f} minutes; "
-            f"a max_branching below {max_branching}, or more jobs, shortens it"
+            f"{n_positions:,} positions at {seconds:.2g} s each, {jobs} at a time (--jobs), take about "
+            f"{total / 60:.1f} minutes; a --max-branching below {max_branching}, or more --jobs, "
+            "shortens it"
         )
 
 
@@ -375,7 +377,7 @@ def _value(
     if count not in accepted:
         raise InputError(
             f"node {node} has {count} children, but acceptance was measured for "
-            f"{', '.join(map(str, accepted))}; raise max_branching"
+            f"{', '.join(map(str, accepted))}; raise max_branching (--max-branching)"
         )
     value = accepted[count].sum(axis=1)
     for i, shape in enumerate(below):

@@ -19,6 +19,7 @@ from .rules import ExactShaping, ResiSpec, ResiSpecEagle, ResiSpecWor, RrsWor, R
 from .tree_eal import SLOW_SECONDS, SiblingFigures, growmap_eal, measure_siblings, say
 from .tree_report import Figures, TreeReport
 from .tree_search import (
+    TreePlan,
     TreeSearch,
     check_branching,
     check_limits,
@@ -68,7 +69,8 @@ def plan_trees(
     budgets : int or sequence of int
         Nodes at most, the root included.
     depth : int, optional
-        Levels at most, the root included. Default: those of the deepest tree in `beside`.
+        Levels at most, the root included. Default: those of the deepest tree in `beside`, or 64
+        where that is empty.
     max_branching : int, optional
         Children per node at most. Default: 32; 12 for exact shaping, which is solved for every number
         of children; 4 for rules whose law walks paths of rejections.
@@ -108,6 +110,7 @@ def plan_trees(
     if not limits:
         raise InputError("budgets: give at least one")
     others = [(item, parse_growmap(item)) for item in as_list(beside)]
+    unlimited = depth is None and not others
     if depth is None:
         depth = min(max([tree.depth for _, tree in others], default=MAX_DEPTH), MAX_DEPTH)
     _, depth = check_limits(max(limits), depth)
@@ -120,7 +123,7 @@ def plan_trees(
         if seconds > SLOW_SECONDS:
             say(
                 f"the search over {max(limits):,} nodes takes about {seconds / 60:.1f} minutes after the "
-                "measurement; a smaller budget, depth or max_branching shortens it"
+                "measurement; a smaller --budget, --depth or --max-branching shortens it"
             )
     with contextlib.ExitStack() as stack:
         if not isinstance(dump, Dump):
@@ -171,9 +174,15 @@ def plan_trees(
             **settings,
         )
     notes = _notes(chosen, figures, max_branching, parts)
+    if unlimited:
+        notes.append(
+            f"No tree to show beside and no depth: trees may have up to {depth} levels. --depth limits "
+            "them to what a draft can do."
+        )
     widest = max(max(plan.growmap.child_counts) for plan in plans)
     if widest == max_branching > 1 and widest < max(limits) - 1:
-        notes.append(f"A tree reaches the limit of {widest} children; max_branching raises it.")
+        notes.append(f"A tree reaches the limit of {widest} children; --max-branching raises it.")
+    notes += [_unspent(plan) for plan in plans if plan.growmap.n_nodes < plan.budget]
     return TreeReport(
         plans, trees, {k: row.tolist() for k, row in acceptance.items()}, about, notes, record
     )
@@ -266,7 +275,7 @@ def _notes(
     if isinstance(rule, _WALKED):
         notes.append(
             f"{rule.label} walks paths of rejections: nodes have at most {max_branching} children; "
-            "another max_branching costs accordingly."
+            "another --max-branching costs accordingly."
         )
     if figures.counts != tuple(range(1, max_branching + 1)):
         notes.append(f"{rule.label} is defined for {_ranges(figures.counts)} siblings only.")
@@ -278,6 +287,15 @@ def _notes(
     if parts["held_out"] is not None and not parts["held_out"].any():
         notes.append("The dump has one prompt: nothing is held out.")
     return notes
+
+
+def _unspent(plan: TreePlan) -> str:
+    n_nodes = plan.growmap.n_nodes
+    return (
+        f"Budget {plan.budget}: the tree stops at {n_nodes} node{'s' if n_nodes > 1 else ''}, since no "
+        f"larger one of at most {plan.depth} levels and {plan.max_branching} children per node has a "
+        "larger EAL in the model: no further node gains more than rounding."
+    )
 
 
 def _ranges(counts: Sequence[int]) -> str:

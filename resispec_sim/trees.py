@@ -82,6 +82,11 @@ def parse_tree(text: str) -> CompleteTree:
     CompleteTree(depth=4, branching=2)
     """
     match = re.fullmatch(r"d(\d{1,4})b(\d{1,4})", text.strip())
+    if match is None and text.strip().endswith((".json", ".pt")):
+        raise InputError(
+            f"tree {text!r} is a grow map's file; here it takes a complete tree such as d5b3 (depth with "
+            f"the root, branching). resispec tree DUMP --beside {text} measures a grow map"
+        )
     if match is None:
         raise InputError(f"tree {text!r} is not of the form d5b3 (depth with the root, branching)")
     return CompleteTree(depth=int(match[1]), branching=int(match[2]))

@@ -203,6 +203,12 @@ def test_bad_arguments(dumps, arguments, error):
         compare(dumps[0], **arguments)
 
 
+@pytest.mark.parametrize("name", ["growmap.json", "maps/sequoia.pt"])
+def test_a_grow_map_is_refused_with_the_command_that_takes_it(dumps, name):
+    with pytest.raises(InputError, match=rf"complete tree such as d5b3.*--beside {name}"):
+        compare(dumps[0], tree=name)
+
+
 def test_the_command(dumps, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     path = str(dumps[0].path)

@@ -80,6 +80,24 @@ def test_both_optima_stand_in_the_table(dump, report):
             assert count[name] == pytest.approx(np.mean(best), abs=1e-12)
 
 
+def test_every_way_of_drawing_has_its_optimum(dump, report):
+    pairs = [dump.probs(i) for i in range(dump.n_positions)]
+    two, three = report.summary["counts"]
+    assert set(two["optima"]) == {"iid", "without_replacement", "topk", "hub"}
+    for count in (two, three):
+        for scheme, best in count["optima"].items():
+            if scheme != "hub" or count["siblings"] == 2:
+                own = [optimum_for(scheme, *pair, count["siblings"]) for pair in pairs]
+                assert best == pytest.approx(np.mean(own), abs=1e-12)
+        # no rule of an optimum's own siblings passes it
+        for rule in count["rules"]:
+            if rule["acceptance"] is not None:
+                assert rule["acceptance"]["low"] <= count["optima"][rule["scheme"]] + 1e-10
+    assert three["optima"]["hub"] is None
+    only = acceptance_table(dump, 2, "specinfer", n_jobs=1).summary["counts"][0]
+    assert set(only["optima"]) == {"iid", "without_replacement"}
+
+
 def test_the_theory_holds_here(report):
     checks = report.checks
     assert checks["exact_shaping_below"] == {"specinfer": 0, "k-seq": 0}

@@ -131,7 +131,7 @@ def test_commands_of_the_readme_are_understood():
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("resispec ")]
     assert {command[1] for command in commands} == {
         *("replay", "inspect", "record"),
-        *("bounds", "compare", "chain", "tree", "audit", "rules"),
+        *("bounds", "compare", "chain", "tree", "audit", "rules", "bench"),
     }
     for command in commands:
         app.parse_args(command[1:], exit_on_error=False, print_error=False)

@@ -235,8 +235,31 @@ def test_a_slow_run_says_so(dump, monkeypatch, capsys):
     said = " ".join(capsys.readouterr().err.split())
     assert "search over 8 nodes takes about" in said
     assert f"{dump.n_positions} positions at" in said and "shortens it" in said
+    assert "2 at a time (--jobs)" in said and "a --max-branching below 2" in said
+    assert "--budget, --depth or --max-branching" in said
     plan_trees(dump, budgets=8, beside="d3b2", max_branching=2)
     assert capsys.readouterr().err == ""
+
+
+def test_a_tree_that_stops_short_of_its_budget_says_why(dump, tmp_path):
+    logits = np.random.default_rng(4).normal(size=(2, 6, 9)) * 3
+    with write_dump(tmp_path / "unlike", [logits[0]], [logits[1]], [[0] * 6]) as unlike:
+        report = plan_trees(unlike, "rejection", budgets=(2, 64), beside=(), max_branching=3)
+    (stopped,) = [note for note in report.notes if "no further node gains more" in note]
+    n_nodes = report.plans[1].growmap.n_nodes
+    assert 2 < n_nodes < 64 and f"Budget 64: the tree stops at {n_nodes} nodes" in stopped
+    assert "64 levels and 3 children" in stopped
+    wider = plan_trees(dump, budgets=8, beside="d4b2", max_branching=3)
+    assert not any("no further node" in note for note in wider.notes)
+
+
+def test_without_trees_beside_the_depth_is_explained(dump):
+    def explains(**options):
+        report = plan_trees(dump, budgets=8, max_branching=2, **options)
+        return any("up to 64 levels. --depth limits" in note for note in report.notes)
+
+    assert explains(beside=())
+    assert not explains(beside=(), depth=5) and not explains(beside="d3b2")
 
 
 def test_a_deep_tree_fits_in_the_table(dump):

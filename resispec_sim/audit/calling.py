@@ -19,6 +19,9 @@ _MAX_ENTRIES = 1 << 22  # of one (B, V) array
 NONE = -1
 """Stands for no accepted sibling, and for the token of a call that failed."""
 
+OUTSIDE = -2
+"""Stands for a token that is none of the vocabulary: its probability under the target is 0."""
+
 
 class BatchVerifier(Protocol):
     """A verifier of many positions at once."""
@@ -33,7 +36,7 @@ class BatchVerifier(Protocol):
 
 
 class Seen(NamedTuple):
-    """What one call showed: token, accepted index (`NONE` for none), uniforms read in order."""
+    """What one call showed: token (or `OUTSIDE`), accepted index (or `NONE`), uniforms read in order."""
 
     token: int
     accepted: int
@@ -47,7 +50,7 @@ class Finding:
     Attributes
     ----------
     kind : str
-        ``"raises"``, ``"bad result"``, ``"bad token"``, ``"bad accepted index"``,
+        ``"raises"``, ``"bad result"``, ``"bad token"`` (none of the vocabulary), ``"bad accepted index"``,
         ``"edits its inputs"`` or ``"zero probability"`` (it emits a token that the target never does).
     message : str
     inputs : dict
@@ -289,11 +292,14 @@ class Caller:
         try:
             token = operator.index(emitted)
         except TypeError:
-            token = NONE
-        if not 0 <= token < len(self.target):
-            text = f"emits {emitted!r}, which is no token from 0 to {len(self.target) - 1}"
-            self._note("bad token", "range", text, ids, point)
+            text = f"returns the token {emitted!r}, which is no whole number"
+            self._note("bad result", "token", text, ids, point)
+            self.n_failed += 1
             return NONE, NONE
+        if not 0 <= token < len(self.target):
+            text = f"emits {token}, which is no token from 0 to {len(self.target) - 1}"
+            self._note("bad token", "range", text, ids, point)
+            return OUTSIDE, NONE
         try:
             accepted = NONE if idx is None else operator.index(idx)
         except TypeError:
@@ -350,4 +356,4 @@ def describe(inputs: dict[str, list[float]]) -> str:
 
 
 def _pair(seen: Seen) -> tuple[int | None, int | None]:
-    return tuple(None if x == NONE else x for x in seen[:2])  # type: ignore[return-value]
+    return tuple(None if x < 0 else x for x in seen[:2])  # type: ignore[return-value]

@@ -39,9 +39,10 @@ def audit_command(
     verifier : str
         module:function or file.py:function; modules of the current folder are found.
     siblings : int
-        Candidates per position.
+        Candidates per position (n_siblings in Python).
     draws : str
-        iid, without_replacement, topk, hub, or module:function yielding (probability, ids).
+        How the siblings that the verifier is given are drawn (siblings= in Python): iid,
+        without_replacement, topk, hub, or module:function yielding (probability, ids).
     uniforms : int, optional
         Uniforms that one call may use. Default: one more than siblings.
     mode : str

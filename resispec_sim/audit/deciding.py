@@ -112,7 +112,8 @@ class _Exact:
             return self._biased(*worst)
         findings = self._findings()
         if loose or findings:
-            note = right_but(findings) if findings else self._not_constant()
+            failed = max(law.failed for _, law in self.seen)
+            note = right_but(findings, failed) if findings else self._not_constant()
             return replace(self._summary("undecided"), findings=findings, notes=(note,))
         self._check_some_boxes()
         return self._summary("exact")
@@ -121,8 +122,7 @@ class _Exact:
         """Whether no result of the calls that fail could make the law right."""
         if any(finding.kind in _LAW_IS_AT_FAULT for finding in law.findings):
             return True
-        failed = 1 - law.output_probs.sum() > 1e-12
-        return (law.excess if failed else law.tv) - law.unsettled > self.tolerance
+        return certain_tv(law) - law.unsettled > self.tolerance
 
     def _findings(self) -> tuple[Finding, ...]:
         found = {f.kind: f for _, law in reversed(self.seen) for f in law.findings}
@@ -196,25 +196,44 @@ class _Exact:
             right=law.target_probs,
             accepted=law.accepted,
             tv=law.tv,
+            outside=law.outside,
         )
-        report = self._summary("biased")
-        largest = max(law.tv for _, law in self.seen)
+        report = self._summary("biased", law)
+        largest = report.checked["largest_tv"]
+        notes = (leaves_note(law.outside),) if law.outside > self.tolerance else ()
         return replace(
             report,
             counterexample=counterexample,
             pattern=pattern,
             findings=tuple(found.values()),
-            notes=(rounding_note(largest),) if self.tolerance < largest < ROUNDING else (),
+            notes=notes
+            + ((rounding_note(largest),) if self.tolerance < largest < ROUNDING else ()),
             assumptions=report.assumptions + ((said,) if said else ()),
         )
 
-    def _summary(self, verdict: Verdict) -> AuditReport:
-        return _summary(verdict, self.seen, self.tolerance, self.common)
+    def _summary(self, verdict: Verdict, shrunk: VerifierLaw | None = None) -> AuditReport:
+        return _summary(verdict, self.seen, self.tolerance, self.common, shrunk)
 
 
-def right_but(findings: Sequence[Finding]) -> str:
-    """Words for a verifier whose calls fail, though no token gets too much."""
-    return f"the law is right where it could be computed, but the verifier {findings[0].message}"
+def certain_tv(law: VerifierLaw) -> float:
+    """Total variation distance from the target, whatever the calls that fail would emit."""
+    return law.excess if law.failed else law.tv
+
+
+def right_but(findings: Sequence[Finding], failed: float = 0.0) -> str:
+    """Words for a verifier whose calls fail with some probability, though no token gets too much."""
+    text = f"the law is right where it could be computed, but the verifier {findings[0].message}"
+    if failed > 0:
+        return f"{text}; calls fail with probability {failed:.3g} at the worst pair: no law there"
+    return text
+
+
+def leaves_note(outside: float) -> str:
+    """Words for a verifier that emits what is no token."""
+    return (
+        f"a mass of {outside:.6g} leaves the vocabulary at the counterexample below: the verifier "
+        "emits tokens that do not exist, to which the target gives no mass"
+    )
 
 
 def rounding_note(tv: float) -> str:
@@ -236,15 +255,18 @@ def _summary(
     seen: Sequence[tuple[Pair, VerifierLaw]],
     tolerance: float,
     common: dict[str, Any],
+    shrunk: VerifierLaw | None = None,
 ) -> AuditReport:
+    """The report of all pairs; the counterexample's law counts for the largest distance as well."""
     laws = [law for _, law in seen]
+    compared = laws if shrunk is None else [*laws, shrunk]
     sizes = sorted({len(law.output_probs) for law in laws})
     checked = {
         "pairs": len(laws),
         "vocabulary_sizes": f"{sizes[0]} to {sizes[-1]}",
         "calls": sum(law.n_calls for law in laws),
         "boxes": sum(law.n_cells for law in laws),
-        "largest_tv": float(f"{max(law.tv for law in laws):.3g}"),
+        "largest_tv": float(f"{max(map(certain_tv, compared)):.3g}"),
         "tolerance": tolerance,
     }
     assumptions = dict.fromkeys(text for law in laws for text in law.assumptions)

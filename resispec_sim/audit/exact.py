@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from resispec_sim.audit.calling import (
     NONE,
+    OUTSIDE,
     Caller,
     Finding,
     Floats,
@@ -32,7 +33,7 @@ class VerifierLaw:
     target_probs, draft_probs : ndarray of float64, (V,)
     output_probs : ndarray of float64, (V,)
         The probability that each token is emitted. Calls that fail emit none, so the sum can be
-        under 1.
+        under 1; so it is where tokens lie outside the vocabulary.
     accepted : ndarray of float64, (K,)
         The probability that each sibling is the accepted one.
     accepted_by_token : ndarray of float64, (K, V)
@@ -41,8 +42,10 @@ class VerifierLaw:
         on a box; the law may be off by as much.
     n_cells : int
         Boxes, over all sibling tuples.
-    n_calls : int
+    n_calls: int
         Calls of the verifier.
+    outside : float
+        The probability that what is emitted is no token of the vocabulary.
     assumptions : tuple of str
     findings : tuple of Finding
     splits : tuple of (float, tuple of int, Split)
@@ -59,12 +62,22 @@ class VerifierLaw:
     n_calls: int
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    outside: float = 0.0
     splits: tuple[tuple[float, tuple[int, ...], Split], ...] = field(default=(), repr=False)
 
     @property
     def excess(self) -> float:
-        """Mass that tokens get beyond the target, whatever the calls that fail would emit."""
-        return float(np.maximum(self.output_probs - self.target_probs, 0).sum())
+        """Mass that tokens get beyond the target, whatever the calls that fail would emit.
+
+        Tokens outside the vocabulary should get none.
+        """
+        return float(np.maximum(self.output_probs - self.target_probs, 0).sum()) + self.outside
+
+    @property
+    def failed(self) -> float:
+        """The probability that a call fails; 0 where it is a matter of rounding."""
+        missing = 1 - float(self.output_probs.sum()) - self.outside
+        return missing if missing > 1e-12 else 0.0
 
     @property
     def tv(self) -> float:
@@ -304,11 +317,14 @@ def _assemble(
 ) -> VerifierLaw:
     vocab_size = len(caller.target)
     emitted: list[list[float]] = [[] for _ in range(vocab_size)]
+    outside: list[float] = []
     accepted: list[list[list[float]]] = [[[] for _ in range(vocab_size)] for _ in range(n_siblings)]
     for (weight, _), found in zip(tuples, splits, strict=True):
         for box in found.boxes:
             seen, volume = box.seen, box.volume
-            if seen.token == NONE:
+            if seen.token == OUTSIDE:
+                outside.append(weight * volume)
+            if seen.token < 0:
                 continue
             emitted[seen.token].append(weight * volume)
             if seen.accepted != NONE:
@@ -327,6 +343,7 @@ def _assemble(
         n_calls=caller.n_calls,
         assumptions=_assumptions(caller, n_uniforms),
         findings=tuple(_refine(finding, output_probs) for finding in caller.findings.values()),
+        outside=math.fsum(outside),
         splits=tuple((w, ids, part) for (w, ids), part in zip(tuples, splits, strict=True)),
     )
 

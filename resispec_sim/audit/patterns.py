@@ -1,6 +1,7 @@
 """Names a biased verifier's fault by comparing its laws with those of known faults."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,13 @@ _AT_COIN = Pattern(
     "accepts a token of target probability 0 at a coin of exactly 0",
     "The coin is compared with <= where < is meant: generators do return 0, and a ratio of 0 then "
     "accepts.",
+)
+
+_OFF_THE_END = Pattern(
+    "residual not normalised",
+    "No token gets too much, and mass leaves the vocabulary: so it is where the residual's cumulated "
+    "sum ends below 1 and a coin above that runs off its end, to token V. Divide the residual by its "
+    "sum, or multiply the coin by it.",
 )
 
 
@@ -35,6 +43,9 @@ def recognise(
     tolerance : float
         Largest difference of a probability that counts as agreement.
     """
+    if any(law.outside > tolerance for _, law in laws):
+        gone = all(law.excess - law.outside <= tolerance for _, law in laws)
+        return replace(_OFF_THE_END, n_pairs=len(laws)) if gone else None
     # where calls fail the law is that of the failure
     whole = [law for _, law in laws if law.output_probs.sum() > 1 - 1e-9]
     biased = [law for law in whole if law.tv > tolerance]

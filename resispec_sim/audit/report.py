@@ -54,6 +54,8 @@ class Counterexample:
         The probability that each sibling is the accepted one.
     tv : float
         Total variation distance of the two laws.
+    outside : float
+        The probability that what the verifier emits is no token of the vocabulary.
     """
 
     target_probs: Floats
@@ -64,6 +66,7 @@ class Counterexample:
     right: Floats
     accepted: Floats
     tv: float
+    outside: float = 0.0
 
     @property
     def tokens(self) -> tuple[tuple[int, float], ...]:
@@ -97,7 +100,8 @@ class AuditReport:
     pattern : Pattern or None
     findings : tuple of Finding
         Faults besides the law. Where the law is right as far as it could be computed, and only calls
-        fail or claim what is not so, the verdict is ``"undecided"``.
+        fail or claim what is not so, the verdict is ``"undecided"``. A token outside the vocabulary is
+        no failure but an emitted token to which the target gives no mass: ``"biased"``.
     notes : tuple of str
         What the verdict means here, and what can be done.
     assumptions : tuple of str
@@ -209,6 +213,7 @@ class AuditReport:
                 "right": found.right,
                 "accepted": found.accepted,
                 "tv": found.tv,
+                "outside": found.outside,
                 "tokens": [{"token": x, "excess": excess} for x, excess in found.tokens],
             },
             "pattern": None if self.pattern is None else vars(self.pattern),
@@ -250,6 +255,9 @@ def _law_table(found: Counterexample) -> Table:
     for x in range(len(found.law)):
         law, right = float(found.law[x]), float(found.right[x])
         table.add_row(str(x), draft[x], target[x], _number(law), f"{law - right:+.9f}")
+    if found.outside > 0:
+        outside = _number(found.outside), f"{found.outside:+.9f}"
+        table.add_row("none of these", "0", "0", *outside)
     return table
 
 

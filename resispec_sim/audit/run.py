@@ -1,13 +1,14 @@
 """The audit of a verifier: chooses the mode, runs it, and reports."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from resispec_sim.audit.deciding import exact_audit
+from resispec_sim.audit.deciding import certain_tv, exact_audit
 from resispec_sim.audit.drafting import (
     Drafting,
     check_siblings,
@@ -19,9 +20,10 @@ from resispec_sim.audit.pool import Pair, pairs_to_check
 from resispec_sim.audit.report import AuditReport
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
 from resispec_sim.config import AUDIT
-from resispec_sim.errors import InputError, VerifierError
+from resispec_sim.errors import InputError, ResispecError, VerifierError
 from resispec_sim.probs import check_probs
 from resispec_sim.provenance import provenance
+from resispec_sim.rules.siblings import POSITION_SCHEMES
 
 Mode = Literal["auto", "exact", "sampling"]
 
@@ -147,6 +149,10 @@ def audit(
             report = exact_audit(
                 verify, law_at, kept, siblings, tolerance, max_shrink_calls, seed, common
             )
+            if report.verdict != "exact" and max_shrink_calls and isinstance(siblings, str):
+                asked = partial(compute_law, verify, n_uniforms=n_uniforms, seed=seed)
+                if hint := other_draws(asked, kept, siblings, n_siblings, tolerance):
+                    report = replace(report, notes=(*report.notes, hint))
             if report.verdict == "exact" and limit:
                 report = replace(report, verdict="undecided", notes=(limit,))
             if mode == "exact" or report.verdict != "undecided" or report.findings:
@@ -171,6 +177,38 @@ def audit(
     return replace(report, assumptions=notes + report.assumptions, provenance=record)
 
 
+def other_draws(
+    law_of: Callable[..., VerifierLaw],
+    pairs: Sequence[Pair],
+    siblings: str,
+    n_siblings: int,
+    tolerance: float,
+) -> str | None:
+    """Words for a verifier that is right for siblings drawn in another way than those it was given.
+
+    `law_of` takes target, draft and number of siblings, and the way of drawing as ``siblings=``.
+    """
+    wide = [p for p in pairs if _is_rich(p)][:_HINT_PAIRS]
+    for other in POSITION_SCHEMES:
+        if not wide or other == siblings or (other == "hub" and n_siblings != 2):
+            continue
+        try:
+            right = all(
+                not (law := law_of(p.target, p.draft, n_siblings, siblings=other)).findings
+                and certain_tv(law) + law.unsettled <= tolerance
+                for p in wide
+            )
+        except ResispecError:
+            continue
+        if right:
+            return (
+                f"its law is the target at {len(wide)} pairs where siblings are drawn as {other!r}: if "
+                f"yours are, audit it with --draws {other} (in Python siblings={other!r})"
+            )
+    return None
+
+
+_HINT_PAIRS = 6
 _MIN_RICH = 8
 _MAX_VOCAB = 64
 

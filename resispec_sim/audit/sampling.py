@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.audit.calling import NONE, Caller, Finding, Floats
+from resispec_sim.audit.calling import NONE, OUTSIDE, Caller, Finding, Floats
 from resispec_sim.audit.drafting import Drafter, Drafting
 from resispec_sim.audit.pool import Pair
 from resispec_sim.audit.report import AuditReport
@@ -154,7 +154,7 @@ def sample_audit(
     bets = [PairBets(pair.target, pair.draft) for pair in pairs]
     wealth = np.zeros((len(pairs), len(bets[0].learners) + len(_LEAN)))
     best, now, total, n_samples, impossible = 0.0, 0.0, 0.0, 0, False
-    size = 32
+    size, n_outside = 32, 0
     while n_samples < max_samples:
         for idx, (caller, drafter, bet) in enumerate(zip(callers, drafters, bets, strict=True)):
             count = min(size, max_samples - n_samples)
@@ -163,11 +163,12 @@ def sample_audit(
             ids = drafter.draw(rng, count)
             emitted = [seen.token for seen in caller.see_each(ids, rng.random((count, n_uniforms)))]
             n_samples += count
-            tokens = np.array([token for token in emitted if token != NONE], dtype=np.intp)
-            if len(tokens) == 0:
+            if all(token == NONE for token in emitted):
                 _refuse(caller)
+            tokens = np.array([token for token in emitted if token >= 0], dtype=np.intp)
             possible = tokens[caller.target[tokens] > 0]
-            impossible = impossible or len(possible) < len(tokens)
+            n_outside += emitted.count(OUTSIDE)
+            impossible = impossible or OUTSIDE in emitted or len(possible) < len(tokens)
             wealth[idx] += bet.bet(possible)
             total += bet.excess(possible)
             now = mean_wealth(wealth)
@@ -197,7 +198,7 @@ def sample_audit(
         mode="sampling",
         checked=checked,
         findings=tuple(findings.values()),
-        notes=_notes(tuple(findings.values()), biased, failed),
+        notes=_notes(tuple(findings.values()), biased, failed, n_outside, n_samples),
         assumptions=_assumptions(interval, total, n_samples, alpha),
         p_value=p_value,
         e_value=e_value,
@@ -207,7 +208,14 @@ def sample_audit(
     )
 
 
-def _notes(findings: tuple[Finding, ...], biased: bool, failed: bool) -> tuple[str, ...]:
+def _notes(
+    findings: tuple[Finding, ...], biased: bool, failed: bool, n_outside: int, n_samples: int
+) -> tuple[str, ...]:
+    if n_outside:
+        return (
+            f"{n_outside:,} of {n_samples:,} emitted tokens do not exist in the vocabulary: the target "
+            "gives them no mass",
+        )
     if biased or not findings:
         return ()
     if failed:

@@ -49,6 +49,9 @@ def shrink(
         # a fault of another kind, such as an exception for 2 tokens, would hide the first one
         if other.unsettled > least_bias or not found <= kinds:
             return False
+        # mass that leaves the vocabulary is another fault than mass on the wrong tokens
+        if law.outside > least_bias:
+            return other.outside > least_bias
         return other.tv > least_bias if biased else bool(found)
 
     for simpler in simple_pairs(len(pair.target)):
