@@ -7,7 +7,7 @@ loading a kernel.
 from dataclasses import dataclass
 from typing import Literal
 
-from .types import Method
+from .types import Device, Method
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -29,6 +29,22 @@ class EngineConfig:
     method: Method = "auto"
     max_paths: int = 50_000_000
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class GpuConfig:
+    """Defaults of the GPU engine.
+
+    Attributes
+    ----------
+    device : str
+        Where laws are computed unless it is said: ``"cpu"`` or ``"cuda"``.
+    memory_bytes : float
+        Device memory that one launch may take; it decides how many positions go together.
+    """
+
+    device: Device = "cpu"
+    memory_bytes: float = 4e9
 
 
 @dataclass(frozen=True)
@@ -188,6 +204,7 @@ class AuditConfig:
 AUDIT = AuditConfig()
 BOUNDS = BoundsConfig()
 ENGINE = EngineConfig()
+GPU = GpuConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()
 TREE = TreeConfig()

@@ -2,4 +2,5 @@
 
 from typing import Literal
 
+Device = Literal["cpu", "cuda"]
 Method = Literal["auto", "exact", "certified", "sampled"]

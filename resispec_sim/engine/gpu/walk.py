@@ -59,6 +59,7 @@ from resispec_sim.engine.gpu.scatter import (
 
 DEPTH = MAX_SIBLINGS
 SQUARE = DEPTH * DEPTH
+TOKENS = DEPTH + 1  # a thread may put its own last token behind those that all share
 
 
 @cuda.jit
@@ -108,7 +109,7 @@ def walk(
     end = cuda.local.array(DEPTH, int64)
     listed = cuda.local.array(DEPTH, int64)
     taken = cuda.local.array(DEPTH, int64)
-    tokens = cuda.local.array(DEPTH + 1, int64)
+    tokens = cuda.local.array(TOKENS, int64)
 
     n_vocab = children.shape[1]
     item = cuda.blockIdx.x
