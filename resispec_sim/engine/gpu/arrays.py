@@ -85,16 +85,17 @@ def count(mask: Array) -> Array:
 
 
 def exact_sums(values: Array) -> tuple[Array, Array]:
-    """Running sums of numbers from 0 to 1 that add up to at most 1, in two parts, each (B, V + 1).
+    """Running sums of numbers from 0 to 1 that add up to about 1, and their rounding, each (B, V + 1).
 
-    The first part sums multiples of 2**-52, which is exact in any order; the second what is below.
+    Multiples of 2**-52 are summed apart from what is below: the former without any rounding, in
+    whatever order a device adds them up.
     """
     xp = array_namespace(values)
     high = (values + 1.0) - 1.0
     parts = (high, values - high)
-    sums = (xp.cumulative_sum(part, axis=1, include_initial=True) for part in parts)
-    high_sum, low_sum = sums
-    return high_sum, low_sum
+    above, below = (xp.cumulative_sum(part, axis=1, include_initial=True) for part in parts)
+    sums = above + below
+    return sums, (above - sums) + below
 
 
 def first_weights(space: BatchSpace, budget: str) -> tuple[Array, Array, Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,14 @@ from resispec_sim.engine.gpu.closed_forms import (
     specinfer_laws,
     total_variation,
 )
+from resispec_sim.engine.gpu.devices import require_gpu, to_device
 from resispec_sim.engine.gpu.layout import MAX_SIBLINGS
-from resispec_sim.engine.law import Law
+from resispec_sim.engine.law import Law, exact_law
 from resispec_sim.engine.result import MASS_TOLERANCE
+from resispec_sim.errors import InputError
 from resispec_sim.probs import SUM_TOLERANCE, check_probs
 from resispec_sim.rules import PositionRule, ResiSpec, SpecInfer
+from resispec_sim.types import Method
 
 Array = Any
 OnCpu = Callable[[int, np.ndarray, np.ndarray], Law]
@@ -78,8 +81,10 @@ def laws_of_batch(
     reason = _not_here(rule, n_siblings, method)
     laws: list[Law] = []
     per_launch = positions_per_launch(int(target.shape[1]), n_siblings, by_token)
-    for start in range(0, int(target.shape[0]), per_launch):
-        p, q = (rows[start : start + per_launch, :] for rows in (target, draft))
+    n_positions = int(target.shape[0])
+    for start in range(0, n_positions, per_launch):
+        stop = min(start + per_launch, n_positions)
+        p, q = (rows[start:stop, :] for rows in (target, draft))
         why = [reason] * int(p.shape[0])
         found: list[Law | None] = [None] * int(p.shape[0])
         if not reason:
@@ -91,6 +96,68 @@ def laws_of_batch(
                 law = replace(law, notes=(*law.notes, f"computed on the CPU: {why[i]}"))
             laws.append(law)
     return laws
+
+
+def laws_on_gpu(
+    rule: PositionRule,
+    target_probs: Array,
+    draft_probs: Array,
+    n_siblings: int,
+    *,
+    method: Method,
+    by_token: bool,
+    max_paths: int,
+    seeds: Sequence[int],
+) -> list[Law]:
+    """Laws at each of B positions, on the current GPU, with a seed for each.
+
+    What a caller that has positions in hand wants, such as a replay: the result at a position does not
+    depend on which others are in the batch.
+
+    Parameters
+    ----------
+    rule : PositionRule
+    target_probs, draft_probs : array (B, V)
+        Of any library, on the GPU or not.
+    n_siblings : int
+    method, by_token, max_paths
+        As in `resispec_sim.exact_law`.
+    seeds : sequence of int, (B,)
+
+    Returns
+    -------
+    list of Law
+
+    Raises
+    ------
+    DeviceError
+        If there is no GPU, or a package is missing.
+    InputError
+        If the rows are not (B, V), or not one for each seed.
+    """
+    cupy = require_gpu()
+    target = to_device("target_probs", target_probs, cupy)
+    draft = to_device("draft_probs", draft_probs, cupy)
+    if target.shape != draft.shape or target.ndim != 2 or target.shape[0] != len(seeds):
+        raise InputError(
+            f"target_probs {target.shape} and draft_probs {draft.shape} must be (B, V) with one row "
+            f"for each of {len(seeds)} seeds"
+        )
+
+    def on_cpu(b: int, p: np.ndarray, q: np.ndarray) -> Law:
+        options: dict[str, Any] = {"method": method, "by_token": by_token, "max_paths": max_paths}
+        return exact_law(rule, p, q, n_siblings, seed=seeds[b], **options)
+
+    return laws_of_batch(
+        rule,
+        target,
+        draft,
+        n_siblings,
+        method=method,
+        by_token=by_token,
+        max_paths=max_paths,
+        on_cpu=on_cpu,
+    )
 
 
 def positions_per_launch(vocab_size: int, n_siblings: int, by_token: bool) -> int:

@@ -183,7 +183,7 @@ def walk_batch(
             shared = shared_bytes(n_siblings, blocks.walk, True)
             walk[parents.shape[0], blocks.walk, 0, shared](
                 space.table, buckets, space.sizes, first, sums, totals, parents, starts, chunk,
-                children, n_siblings, want_law, water, by_token, max_steps,
+                children, n_siblings, want_law, water, by_token, float(max_steps),
             )  # fmt: skip
             if want_law and not water:
                 close_first[(*tokens, 8 * (blocks.token + 2))](
