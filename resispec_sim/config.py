@@ -7,7 +7,7 @@ loading a kernel.
 from dataclasses import dataclass
 from typing import Literal
 
-from .types import Backend, Method
+from .types import Backend, Device, Method
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -29,6 +29,22 @@ class EngineConfig:
     method: Method = "auto"
     max_paths: int = 40_000_000
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class GpuConfig:
+    """Defaults of the GPU engine.
+
+    Attributes
+    ----------
+    device : str
+        Where laws are computed unless it is said: ``"cpu"`` or ``"cuda"``.
+    memory_bytes : float
+        Device memory that one launch may take; it decides how many positions go together.
+    """
+
+    device: Device = "cpu"
+    memory_bytes: float = 4e9
 
 
 @dataclass(frozen=True)
@@ -264,6 +280,7 @@ AUDIT = AuditConfig()
 BENCH = BenchConfig()
 BOUNDS = BoundsConfig()
 ENGINE = EngineConfig()
+GPU = GpuConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()
 TREE = TreeConfig()

@@ -37,6 +37,10 @@ class MassError(ResispecError, ArithmeticError):
     """A computed law does not sum to 1: a fault of the engine, never of the caller."""
 
 
+class DeviceError(ResispecError, RuntimeError):
+    """A GPU, or a package that drives it, is missing."""
+
+
 class DumpError(ResispecError):
     """A dump that cannot be read or written."""
 

@@ -2,5 +2,6 @@
 
 from typing import Literal
 
+Device = Literal["cpu", "cuda"]
 Method = Literal["auto", "exact", "certified", "sampled"]
 Backend = Literal["threads", "processes", "dask"]

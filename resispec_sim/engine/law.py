@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from resispec_sim.checks import check_n_siblings, check_number, check_whole
-from resispec_sim.config import ENGINE
+from resispec_sim.config import ENGINE, GPU
 from resispec_sim.engine import distances
 from resispec_sim.engine.choose import outcome_of
+from resispec_sim.engine.gpu.devices import require_gpu, to_device, to_host
 from resispec_sim.engine.result import Outcome
 from resispec_sim.errors import InputError, RuleError, VocabularyError
 from resispec_sim.probs import check_probs
 from resispec_sim.rules import PositionRule, Rule, parse_rule
 from resispec_sim.rules.siblings import POSITION_SCHEMES
-from resispec_sim.types import Method
+from resispec_sim.types import Device, Method
 
 FloatArray = NDArray[np.float64]
 
@@ -82,6 +83,7 @@ def exact_law(
     by_token: bool = False,
     max_paths: int = ENGINE.max_paths,
     seed: int = ENGINE.seed,
+    device: Device = GPU.device,
     **options: Any,
 ) -> Law:
     """Compute the law of a verification rule at one position, or at each of a batch.
@@ -94,7 +96,8 @@ def exact_law(
     rule : str or Rule
         Name such as ``"specinfer"`` or ``"resispec:fill=water"``, or an instance.
     target_probs, draft_probs : array_like, (V,) or (B, V)
-        Probabilities p and q. They are never modified.
+        Probabilities p and q. They are never modified. Arrays of any library are taken through DLPack:
+        on the CPU for device ``"cpu"``, on the GPU (cupy, torch) without a copy for ``"cuda"``.
     n_siblings : int
         Candidates K per position, 1 or more.
     method : {"auto", "exact", "certified", "sampled"}
@@ -107,6 +110,9 @@ def exact_law(
         Budget of path-steps per position.
     seed : int
         Of the sampled method; position b of a batch uses the stream ``(seed, b)``.
+    device : {"cpu", "cuda"}
+        ``"cuda"`` computes ResiSpec and SpecInfer at all positions of a batch on the current GPU; what
+        it does not take is computed on the CPU, and `Law.notes` says so.
     **options
         Options of a rule given by name, such as ``fill="water"``.
 
@@ -126,6 +132,8 @@ def exact_law(
         If the rule or an option of it is unknown, or the engine has no method for it.
     MassError
         If a computed law does not sum to 1 within 1e-12.
+    DeviceError
+        If device ``"cuda"`` is asked for where there is no GPU, or no package to drive it.
 
     Examples
     --------
@@ -138,13 +146,25 @@ def exact_law(
     True
     """
     chosen = check_engine(parse_rule(rule, **options))
-    target, draft = _check_pair(target_probs, draft_probs)
+    if device not in get_args(Device):
+        raise InputError(f"device is {device!r}; use one of {', '.join(get_args(Device))}")
+    if device == "cpu":
+        target, draft = _check_pair(
+            to_host("target_probs", target_probs), to_host("draft_probs", draft_probs)
+        )
     n_siblings = check_n_siblings(n_siblings)
     chosen.check_count(n_siblings)
     seed = check_whole("seed", seed, at_least=0)
     check_method(method)
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
+    if device == "cuda":
+        cupy = require_gpu()
+        pair = (
+            to_device("target_probs", target_probs, cupy),
+            to_device("draft_probs", draft_probs, cupy),
+        )
+        return _law_on_device(chosen, *pair, n_siblings, method, by_token, max_paths, seed)
     if target.ndim == 1:
         return law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
     rows = [
@@ -188,16 +208,55 @@ def _check_pair(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[FloatA
         shapes = np.shape(target_probs), np.shape(draft_probs)
     except ValueError as error:
         raise InputError(f"probabilities have rows of different lengths ({error})") from None
-    if shapes[0] != shapes[1]:
-        raise VocabularyError(
-            f"target_probs has shape {shapes[0]} and draft_probs {shapes[1]}; pad the smaller "
-            "vocabulary with probability 0 (resispec_sim.probs.align_vocabularies)"
-        )
-    if len(shapes[0]) not in (1, 2) or 0 in shapes[0]:
-        raise InputError(f"probabilities have shape {shapes[0]}; give (V,) or (B, V), not empty")
+    _check_shapes(*shapes)
     target = check_probs(target_probs, "target_probs")
     draft = check_probs(draft_probs, "draft_probs")
     return target, draft
+
+
+def _check_shapes(target: tuple[int, ...], draft: tuple[int, ...]) -> None:
+    if target != draft:
+        raise VocabularyError(
+            f"target_probs has shape {target} and draft_probs {draft}; pad the smaller "
+            "vocabulary with probability 0 (resispec_sim.probs.align_vocabularies)"
+        )
+    if len(target) not in (1, 2) or 0 in target:
+        raise InputError(f"probabilities have shape {target}; give (V,) or (B, V), not empty")
+
+
+def _law_on_device(
+    rule: PositionRule,
+    target: Any,
+    draft: Any,
+    n_siblings: int,
+    method: str,
+    by_token: bool,
+    max_paths: int,
+    seed: int,
+) -> Law:
+    """`exact_law` where the arrays are; both have one namespace and lie on one device."""
+    from resispec_sim.engine.gpu.batch import laws_of_batch
+
+    _check_shapes(tuple(target.shape), tuple(draft.shape))
+    single = target.ndim == 1
+
+    def on_cpu(b: int, p: FloatArray, q: FloatArray) -> Law:
+        row_seed = seed if single else _row_seed(seed, b)
+        return _law_of_row(rule, p, q, n_siblings, method, by_token, max_paths, row_seed)
+
+    if single:
+        target, draft = target[None, :], draft[None, :]
+    rows = laws_of_batch(
+        rule,
+        target,
+        draft,
+        n_siblings,
+        method=method,
+        by_token=by_token,
+        max_paths=max_paths,
+        on_cpu=on_cpu,
+    )
+    return rows[0] if single else _stack(rows)
 
 
 def _row_seed(seed: int, row: int) -> int:
