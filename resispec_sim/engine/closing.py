@@ -188,7 +188,7 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
                 point[0, e] += scale * w * f
         for o in range(last_octave(w, table) + 1):
             for at in range(table.start[o], table.start[o + 1]):
-                x = table.index[at]
+                x = table.place[at]
                 if x >= k_end:
                     break
                 qx, px, many = (

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.acceptance import close_acceptance
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
@@ -29,7 +30,6 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.nodes import N_NODES, Grid, node_below
-from resispec_sim.engine.pairs import close_acceptance
 from resispec_sim.engine.paths import FirstRejection, sum_terms
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
@@ -257,7 +257,7 @@ def _sum_node(
     work = 4
     for o in range(last_octave(w, table) + 1):
         for at in range(table.start[o], table.start[o + 1]):
-            x = table.index[at]
+            x = table.place[at]
             if x >= k_end:
                 break
             qx, px = table.by_octave[at, 0], table.by_octave[at, 1]
@@ -364,7 +364,7 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted,
     head = 0.0
     for o in range(TAIL_OCTAVE):
         for at_x in range(table.start[o], table.start[o + 1]):
-            if table.index[at_x] >= k:
+            if table.place[at_x] >= k:
                 break
             head += min(px, max(w * table.by_octave[at_x, 0] - table.by_octave[at_x, 1], 0.0) * qx)
     accepted[2] -= scale * (head + most)

@@ -242,7 +242,7 @@ def _law_on_device(
 
     def on_cpu(b: int, p: FloatArray, q: FloatArray) -> Law:
         row_seed = seed if single else _row_seed(seed, b)
-        return _law_of_row(rule, p, q, n_siblings, method, by_token, max_paths, row_seed)
+        return law_of_row(rule, p, q, n_siblings, method, by_token, max_paths, row_seed)
 
     if single:
         target, draft = target[None, :], draft[None, :]

@@ -66,7 +66,7 @@ def merge_tail(space: RatioSpace, table: Table) -> Table:
     start[TAIL_OCTAVE + 1 :] = first + np.cumsum(counts)
     return table._replace(
         by_octave=np.concatenate((table.by_octave[:first], merged[order])),
-        index=np.concatenate((table.index[:first], index[order].astype(np.int32))),
+        place=np.concatenate((table.place[:first], index[order].astype(np.int32))),
         start=start.astype(np.int32),
     )
 
@@ -271,7 +271,7 @@ def _close_nodes(space, table, second, tokens, n_tokens, scratch, terms):
     """Close what was handed to the nodes; returns what the parents' shape gets of it, and the cost."""
     passed, work = 0.0, 0
     for node in range(second.touched[0], second.touched[1] + 1, second.stride):
-        amount, kept = second.count[0, node], second.count[1, node]
+        amount, kept = second.counts[0, node], second.counts[1, node]
         if amount == 0.0:
             continue
         w = second.weight[node]
@@ -286,8 +286,8 @@ def _close_nodes(space, table, second, tokens, n_tokens, scratch, terms):
             e = tokens[i]
             terms.point[0, e] -= term * min(space.p[e], w * space.q[e])
         passed += (amount - kept) * spread
-        second.count[0, node] = 0.0
-        second.count[1, node] = 0.0
+        second.counts[0, node] = 0.0
+        second.counts[1, node] = 0.0
     second.touched[0] = second.weight.size
     second.touched[1] = -1
     return passed, work

@@ -37,7 +37,7 @@ class Second(NamedTuple):
     spread: (
         FloatArray  # (N,) sum of t over the last rejections below a node, nothing rejected before
     )
-    count: FloatArray  # (2, N) rejections handed to a node, and the same times 1 - t
+    counts: FloatArray  # (2, N) rejections handed to a node, and the same times 1 - t
     touched: NDArray[np.int64]  # (2,) first and last node that holds any
     third: FloatArray  # (N,) terms of last rejections, or (0,) where each goes to its own place
     stride: int  # nodes between two that are used

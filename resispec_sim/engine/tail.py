@@ -39,7 +39,7 @@ class Table(NamedTuple):
     by_octave: (
         FloatArray  # (L, 3) q, p of the tokens that may have to be visited, heaviest q first; 1
     )
-    index: NDArray[np.int32]  # (L,) their places in ratio order, ascending within an octave
+    place: NDArray[np.int32]  # (L,) their places in ratio order, ascending within an octave
     start: NDArray[np.int32]  # (O + 1,) where an octave starts in them
     moments: FloatArray  # (K + 1, M) sums of q**i p**j over the tail before an index, or (0, M)
     zero_moments: FloatArray  # (6,) sums of q**i over the tail's tokens with p = 0

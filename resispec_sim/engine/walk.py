@@ -11,6 +11,7 @@ Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a re
 
 from __future__ import annotations
 
+from resispec_sim.engine.acceptance import close_acceptance
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
@@ -20,7 +21,7 @@ from resispec_sim.engine.closing import (
     spread_share,
 )
 from resispec_sim.engine.jit import kernel
-from resispec_sim.engine.pairs import NOT_HANDED, close_acceptance, close_pairs
+from resispec_sim.engine.pairs import NOT_HANDED, close_pairs
 from resispec_sim.engine.tail import index_of
 from resispec_sim.engine.terms import add_term
 from resispec_sim.engine.water import add_level, close_pairs_water, close_water

@@ -1,0 +1,110 @@
+"""The last level of a walk that wants acceptance alone: it needs one level less than a law.
+
+Legend as in `closing`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resispec_sim.engine.closing import (
+    LIGHTEST,
+    clipped_mass,
+    contains,
+    last_octave,
+    open_draft,
+)
+from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
+
+HEAVY_WORK = 4  # path-steps that a series costs here
+
+
+@kernel
+def close_acceptance(
+    space, table, w, k_end, tokens, n_tokens, scale, level, accepted, acc, acc_point, acc_series
+):
+    """Mass accepted of sibling `level` (an index), over all ways to reject the one before it.
+
+    Returns the path-steps it cost.
+    """
+    p, q = space.p, space.q
+    n_zero, rho_low = space.n_zero, table.rho_low
+    open_q = open_draft(table, space, tokens, n_tokens)
+    total, low_w, low_mass = 0.0, 0.0, 0.0
+    series = k_end >= table.accept_from and table.moments.shape[0] > 0
+    n_blocks, work = 1, k_end
+    if series:
+        moments = table.moments[k_end]
+        low_w = w * moments[1] - moments[2]
+        low_mass = open_q * low_w - (w * moments[3] - moments[4])
+        low_w += w * table.zero_moments[1]
+        low_mass += w * table.zero_moments[1] * open_q
+        acc_series[k_end, 0] -= scale * w
+        acc_series[k_end, 1] += scale
+        for i in range(n_tokens):
+            e = tokens[i]
+            if e < k_end and octave(q[e]) >= TAIL_OCTAVE:
+                wx = w * q[e] - p[e]
+                low_w -= wx
+                low_mass -= wx * (open_q - q[e])
+                acc_point[level, e] += scale * wx * q[e]
+        n_blocks, work = last_octave(w, table) + 1, HEAVY_WORK
+    for o in range(n_blocks):
+        first, stop = 0, k_end
+        if series:
+            first, stop = table.start[o], table.start[o + 1]
+        for at_x in range(first, stop):
+            if series:
+                x = np.int64(table.place[at_x])
+                if x >= k_end:
+                    break
+                qx, px = table.by_octave[at_x, 0], table.by_octave[at_x, 1]
+            else:
+                x = at_x
+                qx, px = q[x], p[x]
+            wx = w * qx - px
+            in_series = series and o >= TAIL_OCTAVE
+            if wx <= LIGHTEST or (in_series and wx <= rho_low):
+                continue
+            if contains(tokens, n_tokens, x):
+                continue
+            own = qx if x >= n_zero else 0.0
+            if wx <= rho_low:
+                low_w += wx
+                low_mass += wx * max(open_q - own, 0.0)
+                acc_point[level, x] -= scale * wx * own
+                continue
+            work += 1
+            k = index_of(wx, table)
+            held = min(px, wx * qx)
+            mass = table.rows[k, 1] + wx * table.rows[k, 2] - held
+            for i in range(n_tokens):
+                e = tokens[i]
+                left_out = min(p[e], wx * q[e])
+                mass -= left_out
+                acc_point[level, e] -= scale * left_out
+            total += max(mass, 0.0)
+            acc[level, k, 0] += scale
+            acc[level, k, 1] += scale * wx
+            if in_series:
+                low_w -= wx
+                low_mass -= wx * (open_q - own)
+                held -= wx * own
+            acc_point[level, x] -= scale * held
+    for i in range(n_tokens):
+        wx = w * q[tokens[i]]
+        if wx <= LIGHTEST:
+            continue
+        k = index_of(wx, table)
+        total += clipped_mass(wx, k, table, space, tokens, n_tokens)
+        acc[level, k, 0] += scale
+        acc[level, k, 1] += scale * wx
+        for j in range(n_tokens):
+            e = tokens[j]
+            acc_point[level, e] -= scale * min(p[e], wx * q[e])
+    accepted[level] += scale * (total + low_mass)
+    acc[level, n_zero, 1] += scale * low_w
+    for i in range(n_tokens):
+        acc_point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
+    return work
