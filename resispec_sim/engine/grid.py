@@ -83,7 +83,7 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
     acc_series = np.zeros((space.n_over + 1, 2))
     acc[0, space.n_over] = 1.0
     low[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
-    handed = Handed(*(np.zeros(N_NODES) for _ in range(3)), np.zeros((3, N_NODES)))
+    handed = Handed(np.zeros(N_NODES), np.zeros(N_NODES), np.zeros(N_NODES), np.zeros((3, N_NODES)))
     extra, work = _bracket(
         space,
         table,
