@@ -11,7 +11,7 @@ Legend: V = tokens, K = places below n_over, M = 15 moments with i + j <= 4, O =
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,15 +149,9 @@ def to_table(
     `series_from` holds the numbers of children (last level, last two levels, acceptance alone) from
     which a series is faster than a loop; the sums are the same.
     """
-    packed: tuple[Any, ...] = make_table(space, with_moments)
-    leaf_from, pair_from, accept_from = series_from
-    return Table(
-        *packed,
-        deepest=N_OCTAVES - 1,
-        leaf_from=leaf_from,
-        pair_from=pair_from,
-        accept_from=accept_from,
-    )
+    limits = (N_OCTAVES - 1, *series_from)
+    fields = (*make_table(space, with_moments), *limits)
+    return Table(**dict(zip(Table._fields, fields, strict=True)))
 
 
 @inlined
