@@ -58,6 +58,7 @@ def replay(
     top_k: TopK = None,
     top_p: TopP = None,
     engine: EngineOptions = ENGINE_OPTIONS,
+    tolerance: float = REPLAY.tolerance,
     json_output: Json = False,
     out: Path | None = None,
 ) -> int:
@@ -75,6 +76,8 @@ def replay(
         Comma list. Default: the temperature that the dump was sampled at.
     tree : str
         Tree of the expected accepted length; d5b3 has 4 drafted levels and 3 children per node.
+    tolerance : float
+        Width of a bounded acceptance below which no more paths are walked for it.
     out : Path, optional
         Folder for summary.json, positions.csv and provenance.json.
     """
@@ -94,6 +97,7 @@ def replay(
         positions=positions,
         top_k=top_k,
         top_p=top_p,
+        tolerance=tolerance,
         **engine.arguments(),
     )
     if out is not None:

@@ -21,13 +21,16 @@ class EngineConfig:
     method : str
         ``"auto"`` lets the engine choose by the predicted number of paths.
     max_paths : int
-        Paths per position up to which every path is walked.
+        Path-steps per position that may be walked one by one.
+    tolerance : float
+        Width of a bounded acceptance below which no more paths are walked for it.
     seed : int
         Seed of the sampled method.
     """
 
     method: Method = "auto"
     max_paths: int = 40_000_000
+    tolerance: float = 1e-5
     seed: int = 0
 
 
@@ -80,6 +83,7 @@ class ReplayConfig:
     tree: str = "d5b3"
     method: Method = EngineConfig.method
     max_paths: int = EngineConfig.max_paths
+    tolerance: float = EngineConfig.tolerance
     seed: int = EngineConfig.seed
     n_jobs: int = 2
     backend: Backend = "threads"

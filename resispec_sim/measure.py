@@ -31,7 +31,7 @@ class Plan:
         Sibling counts of the per-position figures.
     tree : CompleteTree
         Its branching is the sibling count behind the accepted length.
-    method, max_paths, seed
+    method, max_paths, tolerance, seed
         Passed on to the engine; a method that there is not is refused (`InputError`).
     """
 
@@ -40,6 +40,7 @@ class Plan:
     tree: CompleteTree
     method: Method = REPLAY.method
     max_paths: int = REPLAY.max_paths
+    tolerance: float = REPLAY.tolerance
     seed: int = REPLAY.seed
 
     def __post_init__(self) -> None:
@@ -161,6 +162,7 @@ def _laws(
             method=plan.method,
             max_paths=plan.max_paths,
             seed=seed,
+            tolerance=plan.tolerance,
         )
         # other rules take no proxies off a residual, so that there is nothing to reconstruct from
         laws.append((figures, appendix_b(rule) if isinstance(rule, ResidualRule) else np.nan))

@@ -40,6 +40,7 @@ def replay(
     top_p: float | None = None,
     method: Method = REPLAY.method,
     max_paths: int = REPLAY.max_paths,
+    tolerance: float = REPLAY.tolerance,
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
     backend: Backend = REPLAY.backend,
@@ -69,7 +70,9 @@ def replay(
         Default: the dump's own; ``top_k=0`` and ``top_p=1`` turn them off.
     method : {"auto", "exact", "certified", "sampled"}
     max_paths : int
-        Paths per position up to which ``"auto"`` walks all of them.
+        Path-steps per position that may be walked one by one; many more are summed at once.
+    tolerance : float
+        Width of a bounded acceptance that suffices; see `exact_law`.
     seed : int
         Seed of everything random; a position's streams depend on it and on the position only.
     n_jobs : int
@@ -119,6 +122,7 @@ def replay(
         tree=_as_tree(tree),
         method=method,
         max_paths=check_whole("max_paths", max_paths, at_least=1),
+        tolerance=check_number("tolerance", tolerance),
         seed=check_whole("seed", seed, at_least=0),
     )
     left_out = check_counts(plan.rules, plan.siblings)
@@ -154,6 +158,7 @@ def replay(
             top_p=top_p if top_p is not None else dump.top_p,
             method=method,
             max_paths=plan.max_paths,
+            tolerance=plan.tolerance,
             seed=plan.seed,
         )
     frame = _as_frame(rows, plan, heat)

@@ -36,7 +36,7 @@ class EngineOptions:
         REPLAY.method
     )
     max_paths: Annotated[
-        int, Parameter(help="Paths per position up to which auto walks all of them.")
+        int, Parameter(help="Path-steps per position that may be walked one by one.")
     ] = REPLAY.max_paths
     seed: Annotated[int, Parameter(help="Seed of everything random.")] = REPLAY.seed
     jobs: Annotated[

@@ -46,6 +46,8 @@ def measure_positions(
     with settings.places() as places:
         if places:
             _row(places[0], n_siblings, settings.max_paths, rates)  # compiles
+            pair = places[0].probs()
+            exact_law(ResiSpec(), *pair, n_siblings, method="certified", max_paths=1000)
         rows = []
         with settings.bar(f"every position, n = {n_siblings}", len(places)) as advance:
             for place in places:

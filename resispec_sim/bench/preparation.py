@@ -51,7 +51,7 @@ def measure_preparation(settings: Settings) -> dict[str, Any]:
                 advance()
     figures = (
         "probabilities of both rows from logits",
-        "ordering, prefix sums and look-up tables",
+        "ordering and prefix sums",
         "preparation: both of these",
         f"SpecInfer n = {N_SIBLINGS}: law from probabilities",
         f"SpecInfer n = {N_SIBLINGS}: law from logits",

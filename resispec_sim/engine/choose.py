@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.config import ENGINE
 from resispec_sim.engine.closed_forms import nss_outcome, spechub_outcome
 from resispec_sim.engine.generic import cost_of_all, generic_outcome
 from resispec_sim.engine.resispec import resispec_outcome
@@ -42,6 +43,7 @@ def outcome_of(
     method: str,
     max_paths: float,
     seed: int,
+    tolerance: float = ENGINE.tolerance,
 ) -> Outcome:
     """Compute one position with the engine of the rule; parameters as in `exact_law`.
 
@@ -54,7 +56,7 @@ def outcome_of(
     if _needs_definition(rule, target_probs, draft_probs, n_siblings, method, max_paths):
         engine = _generic(rule, budget)
     else:
-        engine = _engine_of(rule, budget)
+        engine = _engine_of(rule, budget, tolerance)
     outcome = engine(target_probs, draft_probs, n_siblings)
     if outcome.method == "exact":
         check_mass(outcome.output_probs, f"the law of {rule.label}")
@@ -84,7 +86,7 @@ def _needs_definition(
     return type(rule) is RrsWor and n > 3 and walkable
 
 
-def _engine_of(rule: PositionRule, budget: dict) -> Engine:
+def _engine_of(rule: PositionRule, budget: dict, tolerance: float) -> Engine:
     # By the class itself: a subclass may change what the engine takes for granted.
     kind = type(rule)
     if kind is SpecInfer:
@@ -96,7 +98,7 @@ def _engine_of(rule: PositionRule, budget: dict) -> Engine:
     if kind is RrsWor:
         return lambda p, q, n: rrs_wor_outcome(p, q, n, **budget)
     if isinstance(rule, ResiSpec) and kind is ResiSpec and rule.fill != "index":
-        return lambda p, q, n: resispec_outcome(rule, p, q, n, **budget)
+        return lambda p, q, n: resispec_outcome(rule, p, q, n, tolerance=tolerance, **budget)
     if isinstance(rule, ResiSpecWor | ResiSpecEagle) and kind in (ResiSpecWor, ResiSpecEagle):
         softmax = kind is ResiSpecWor or getattr(rule, "reading", None) == "softmax"
         if softmax and rule.fill != "index":

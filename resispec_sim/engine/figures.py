@@ -74,9 +74,10 @@ def figures_of_row(
     method: str,
     max_paths: int,
     seed: int,
+    tolerance: float,
 ) -> Figures:
     """Figures of one position; parameters as in `resispec_sim.engine.law.exact_law`, but checked."""
-    law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed)
+    law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed, tolerance)
     assert law.accepted_by_token is not None
     excess = law.output_probs - p
     excess_token = int(excess.argmax())

@@ -82,6 +82,7 @@ def exact_law(
     method: Method = "auto",
     by_token: bool = False,
     max_paths: int = ENGINE.max_paths,
+    tolerance: float = ENGINE.tolerance,
     seed: int = ENGINE.seed,
     device: Device = GPU.device,
     **options: Any,
@@ -107,7 +108,10 @@ def exact_law(
     by_token : bool
         Return `Law.accepted_by_token` too.
     max_paths : int
-        Budget of path-steps per position.
+        Budget of path-steps per position that are walked one by one (many more are summed at once).
+    tolerance : float
+        Width of the interval of total acceptance that suffices where it is ``certified``: once it is
+        reached no more paths are walked for it. A wider one is noted.
     seed : int
         Of the sampled method; position b of a batch uses the stream ``(seed, b)``.
     device : {"cpu", "cuda"}
@@ -158,6 +162,8 @@ def exact_law(
     check_method(method)
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
+    if not 0 <= check_number("tolerance", tolerance) <= 1:
+        raise InputError(f"tolerance is {tolerance!r}; give a width of an interval, 0 to 1")
     if device == "cuda":
         cupy = require_gpu()
         pair = (
@@ -166,9 +172,13 @@ def exact_law(
         )
         return _law_on_device(chosen, *pair, n_siblings, method, by_token, max_paths, seed)
     if target.ndim == 1:
-        return law_of_row(chosen, target, draft, n_siblings, method, by_token, max_paths, seed)
+        return law_of_row(
+            chosen, target, draft, n_siblings, method, by_token, max_paths, seed, tolerance
+        )
     rows = [
-        law_of_row(chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b))
+        law_of_row(
+            chosen, p, q, n_siblings, method, by_token, max_paths, _row_seed(seed, b), tolerance
+        )
         for b, (p, q) in enumerate(zip(target, draft, strict=True))
     ]
     return _stack(rows)
@@ -272,9 +282,19 @@ def law_of_row(
     by_token: bool,
     max_paths: int,
     seed: int,
+    tolerance: float = ENGINE.tolerance,
 ) -> Law:
     """`exact_law` of one position with arguments that were checked."""
-    outcome = outcome_of(rule, p, q, n_siblings, method=method, max_paths=max_paths, seed=seed)
+    outcome = outcome_of(
+        rule,
+        p,
+        q,
+        n_siblings,
+        method=method,
+        max_paths=max_paths,
+        seed=seed,
+        tolerance=tolerance,
+    )
     return _make_law(outcome, p, by_token)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.config import ENGINE
 from resispec_sim.engine.grid import bracket_three
 from resispec_sim.engine.law_grid import estimate_residual
 from resispec_sim.engine.nodes import new_grid
@@ -44,6 +45,7 @@ def resispec_outcome(
     method: str,
     max_paths: float,
     seed: int,
+    tolerance: float = ENGINE.tolerance,
 ) -> Outcome:
     """Law of ResiSpec with i.i.d. siblings.
 
@@ -59,6 +61,8 @@ def resispec_outcome(
         Budget of path-steps; ``exact`` asked for by name disregards it.
     seed : int
         Of the sampled method.
+    tolerance : float
+        Width of the acceptance interval below which no more paths are walked for it.
 
     Raises
     ------
@@ -87,7 +91,9 @@ def resispec_outcome(
     if outcome is None:
         if n_siblings == 3 and not table.moments.size:
             table = to_table(space, with_moments=True)
-        outcome = certified_outcome(rule, space, table, first, n_siblings, CUT_SHARE * max_paths)
+        outcome = certified_outcome(
+            rule, space, table, first, n_siblings, CUT_SHARE * max_paths, tolerance
+        )
     if rule.fill == "water" and space.n_overflow:
         outcome = _without_certain_residual(outcome, space.n_overflow)
     return to_token_order(outcome, space.order, notes=first.notes)
@@ -139,6 +145,7 @@ def certified_outcome(
     first: FirstRejection,
     n_siblings: int,
     max_work: float,
+    tolerance: float,
 ) -> Outcome:
     """The heaviest paths under a budget, and rigorous bounds for what the others can add.
 
@@ -158,7 +165,9 @@ def certified_outcome(
         by_token = bracket.by_token
         steps += bracket.work
     else:
-        found = _deepen(rule, space, table, first, n_siblings, max_work, want_law=False)
+        found = _deepen(
+            rule, space, table, first, n_siblings, max_work, want_law=False, enough=tolerance
+        )
         # A path that was cut off may still accept any later sibling, or none.
         interval = np.stack((found.accepted, found.accepted + found.lost[:n_siblings]), axis=1)
         by_token = np.maximum(found.accepted_by_token, 0.0)
@@ -182,8 +191,15 @@ def certified_outcome(
         n_paths=steps,
         accepted_interval=interval,
         certain=certain,
-        notes=(note,),
+        notes=(note, *_too_wide(interval, tolerance)),
     )
+
+
+def _too_wide(interval: NDArray[np.float64], tolerance: float) -> tuple[str, ...]:
+    width = float((interval[:, 1] - interval[:, 0]).sum())
+    if width <= tolerance:
+        return ()
+    return ("acceptance is bounded less narrowly than the tolerance: raise max_paths",)
 
 
 def _deepen(
@@ -195,11 +211,13 @@ def _deepen(
     max_work: float,
     *,
     want_law: bool,
+    enough: float = 0.0,
 ) -> Walked:
     """Lower the weight at which paths are cut off until the next walk would pass the budget."""
     theta, spent = FIRST_THETA, 0.0
     best = run_walk(rule, space, table, first, n_siblings, theta=2.0, want_law=want_law)
-    while best.lost[-1] > 0 and spent < max_work:
+    # for acceptance the last entry, cut off in all, is no part of the interval
+    while spent < max_work and best.lost[: None if want_law else -1].sum() > enough:
         walked = run_walk(
             rule,
             space,
