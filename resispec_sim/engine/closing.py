@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.jit import inlined
+from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.nodes import node_below
 from resispec_sim.engine.tail import DEGREE, N_MOMENTS, TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import add_term
@@ -125,18 +125,14 @@ def light_leaf(a, b, open_q, zero):
 
 
 @inlined
-def heavy_leaf(
-    x, fresh, w, qx, px, many, table, space, tokens, n_tokens, scale, held, second, terms
-):
+def heavy_leaf(x, w, qx, px, many, table, space, tokens, n_tokens, scale, held, second, terms):
     """A last child that has to be looked up, `many` of them; returns their sum of t.
 
-    Adds what rejected tokens held to `held`.
+    `px` is 0 for a token that was rejected before. Adds what rejected tokens held to `held`.
 
     Where `second` has a `third`, the look-up is a chord on its nodes, which then hold the term.
     """
     p, q = space.p, space.q
-    if not fresh:
-        px = 0.0
     wx = w * qx - px
     own = min(px, wx * qx)
     on_nodes = second.third.size > 0 and wx >= second.weight[0]
@@ -176,8 +172,10 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
     spread, low_cw = 0.0, 0.0
     for i in range(n_tokens):
         held[i] = 0.0
-    if k_end >= table.leaf_from and table.moments.shape[0] > 0 and w > LIGHTEST_SERIES:
-        work = SERIES_WORK
+    series = k_end >= table.leaf_from and table.moments.shape[0] > 0 and w > LIGHTEST_SERIES
+    n_blocks, work = 1, n_tokens
+    if series:
+        n_blocks, work = last_octave(w, table) + 1, SERIES_WORK
         spread, low_cw = _sum_leaves(space, table, w, k_end, open_q, scale, terms)
         for i in range(n_tokens):
             e = tokens[i]
@@ -186,9 +184,28 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
                 spread -= t
                 low_cw -= w * cw
                 point[0, e] += scale * w * f
-        for o in range(last_octave(w, table) + 1):
-            for at in range(table.start[o], table.start[o + 1]):
-                x = table.place[at]
+    # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
+    block_t, block_cw = 0.0, 0.0
+    # the last block holds the tokens rejected before
+    for o in range(n_blocks + 1):
+        again = o == n_blocks
+        in_series = series and o >= TAIL_OCTAVE and not again
+        first, stop = 0, k_end
+        if again:
+            stop = n_tokens
+        elif series:
+            first, stop = np.int64(table.start[o]), np.int64(table.start[o + 1])
+        for at in range(first, stop):
+            if at & BLOCK_MASK == 0:
+                spread += block_t
+                low_cw += block_cw
+                block_t, block_cw = 0.0, 0.0
+            many = 1.0
+            if again:
+                x = tokens[at]
+                qx, px = q[x], 0.0
+            elif series:
+                x = np.int64(table.place[at])
                 if x >= k_end:
                     break
                 qx, px, many = (
@@ -196,113 +213,47 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
                     table.by_octave[at, 1],
                     table.by_octave[at, 2],
                 )
-                wx = w * qx - px
-                if (o >= TAIL_OCTAVE and wx <= rho_low) or wx <= LIGHTEST:
-                    continue
-                if contains(tokens, n_tokens, x):
-                    continue
-                work += 1
-                if wx > rho_low:
-                    if o >= TAIL_OCTAVE:
-                        t, cw, f = light_leaf(qx, px / w, open_q, x < n_zero)
-                        spread -= many * t
-                        low_cw -= many * w * cw
-                        point[0, x] += scale * many * w * f
-                    spread += heavy_leaf(
-                        x,
-                        True,
-                        w,
-                        qx,
-                        px,
-                        many,
-                        table,
-                        space,
-                        tokens,
-                        n_tokens,
-                        scale,
-                        held,
-                        second,
-                        terms,
-                    )
-                else:
-                    t, cw, f = light_leaf(qx, px / w, open_q, x < n_zero)
-                    spread += t
-                    low_cw += w * cw
-                    point[0, x] -= scale * w * f
-    else:
-        work = k_end
-        # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
-        block_t, block_cw = 0.0, 0.0
-        for x in range(k_end):
-            if x & BLOCK_MASK == 0:
-                spread += block_t
-                low_cw += block_cw
-                block_t, block_cw = 0.0, 0.0
-            px = p[x]
-            wx = w * q[x] - px
-            if wx <= LIGHTEST or contains(tokens, n_tokens, x):
+            else:
+                x = at
+                qx, px = q[x], p[x]
+            wx = w * qx - px
+            if wx <= LIGHTEST or (in_series and wx <= rho_low):
                 continue
-            if wx > rho_low:
-                block_t += heavy_leaf(
-                    x,
-                    True,
-                    w,
-                    q[x],
-                    px,
-                    1.0,
-                    table,
-                    space,
-                    tokens,
-                    n_tokens,
-                    scale,
-                    held,
-                    second,
-                    terms,
-                )
+            if not again and contains(tokens, n_tokens, x):
                 continue
-            own = q[x] if x >= n_zero else 0.0
-            clipped = wx * max(open_q - own, 0.0)
-            t = spread_share(wx, clipped, w - px - clipped)
-            cw = (1.0 - t) * wx
-            block_t += t
-            block_cw += cw
-            if px > 0.0:
-                point[0, x] -= scale * (cw * own + t * px)
-        spread += block_t
-        low_cw += block_cw
-    for i in range(n_tokens):
-        e = tokens[i]
-        wx = w * q[e]
-        if wx <= LIGHTEST:
-            continue
-        if wx > rho_low:
-            spread += heavy_leaf(
-                e,
-                False,
-                w,
-                q[e],
-                0.0,
-                1.0,
-                table,
-                space,
-                tokens,
-                n_tokens,
-                scale,
-                held,
-                second,
-                terms,
+            work += 1
+            if wx <= rho_low and again:
+                t = spread_share(wx, wx * open_q, w - wx * open_q)
+                block_t += t
+                block_cw += (1.0 - t) * wx
+                continue
+            if wx <= rho_low or in_series:
+                # a heavy child that the series took for a light one is taken out of it again
+                sign = many if wx <= rho_low else -many
+                t, cw, f = light_leaf(qx, px / w, open_q, x < n_zero)
+                block_t += sign * t
+                block_cw += sign * w * cw
+                if px > 0.0:
+                    point[0, x] -= sign * scale * w * f
+                if wx <= rho_low:
+                    continue
+            block_t += heavy_leaf(
+                x, w, qx, px, many, table, space, tokens, n_tokens, scale, held, second, terms
             )
-            continue
-        clipped = wx * open_q
-        t = spread_share(wx, clipped, w - clipped)
-        spread += t
-        low_cw += (1.0 - t) * wx
+    spread += block_t
+    low_cw += block_cw
     # counts at the lowest place never matter: only tokens with p = 0 are below it
     add_term(terms.sums[0], n_zero, 0.0, scale * low_cw)
     for i in range(n_tokens):
         e = tokens[i]
         point[0, e] -= scale * (low_cw * q[e] + held[i])
     return spread, work
+
+
+@kernel
+def close_last(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms):
+    """`close_capacity` as a call, for where it is not done for every state."""
+    return close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms)
 
 
 @inlined

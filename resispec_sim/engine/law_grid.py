@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from resispec_sim.engine.closing import (
     LIGHTEST,
-    close_capacity,
+    close_last,
     last_octave,
     new_scratch,
     spread_share,
@@ -89,6 +89,7 @@ def estimate_residual(
     draft = space.suffix_q[space.n_zero] - space.suffix_q[space.n_zero : places]
     lowest = space.n_zero + int(np.searchsorted(draft, NEGLIGIBLE))
     rho_low = space.rho[min(lowest, space.n_over - 1)]
+    table = merge_tail(space, table)
     by_weight = np.sort(space.q[: space.n_over])
     at = min(int(np.searchsorted(np.cumsum(by_weight), NEGLIGIBLE)), by_weight.size - 1)
     small = by_weight[at] if by_weight.size else 1.0
@@ -148,7 +149,7 @@ def _estimate(
         w = grid.weight[node]
         k = index_of(w, table)
         if k > 0:
-            shared.spread[node], cost = close_capacity(
+            shared.spread[node], cost = close_last(
                 space, table, w, k, tok, 0, 0.0, scratch, shared, terms
             )
             work += cost
@@ -276,7 +277,7 @@ def _close_nodes(space, table, second, tokens, n_tokens, scratch, terms):
             continue
         w = second.weight[node]
         k = index_of(w, table)
-        spread, cost = close_capacity(
+        spread, cost = close_last(
             space, table, w, k, tokens, n_tokens, amount, scratch, second, terms
         )
         work += cost

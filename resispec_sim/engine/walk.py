@@ -15,7 +15,7 @@ from resispec_sim.engine.acceptance import close_acceptance
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
-    close_capacity,
+    close_last,
     contains,
     count_fresh,
     spread_share,
@@ -212,7 +212,7 @@ def walk(
                         work += k + nt
                         close_water(space, table, wj, k, tok, nt, scale, terms)
                     else:
-                        spread0[level], cost = close_capacity(
+                        spread0[level], cost = close_last(
                             space, table, wj, k, tok, nt, scale, scratch, second, terms
                         )
                         work += cost
