@@ -130,7 +130,7 @@ def check_modes(rule, p, q, n, *, want_law, lightest=False):
         assert plain.steps <= counted if lightest else plain.steps == counted
 
 
-KINDS = ["zipf", "top-p", "flat", "peaked", "extreme"]
+KINDS = ["zipf", "top-p", "flat", "peaked", "wide", "raised", "extreme"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
