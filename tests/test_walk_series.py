@@ -102,7 +102,9 @@ def test_small_pairs_reach_the_tail():
     for vocab, _ in SIZES:
         for seed in range(14):
             p, q = small_pair(vocab, seed)
-            rejected += any(0 < a < b < Fraction(1, 2**TAIL_OCTAVE) for a, b in zip(p, q, strict=True))
+            rejected += any(
+                0 < a < b < Fraction(1, 2**TAIL_OCTAVE) for a, b in zip(p, q, strict=True)
+            )
     assert rejected > 20
 
 
@@ -114,7 +116,8 @@ def check_modes(rule, p, q, n, *, want_law, lightest=False):
     space = to_ratio_space(p, q)
     first = first_rejection(rule, space)
     plain, *others = (
-        run_walk(rule, space, table, first, n, want_law=want_law) for table in tables(space).values()
+        run_walk(rule, space, table, first, n, want_law=want_law)
+        for table in tables(space).values()
     )
     for found in others:
         for name in ("accepted", "accepted_by_token", "closed"):
