@@ -13,10 +13,11 @@ def to_floats(values):
 def wide_position(kind, vocab, seed):
     """Target and draft probabilities of one position, each (V,).
 
-    ``zipf``: a target of falling probabilities and a draft that errs by a factor of e; ``top-p``: the same
-    cut to its heaviest tokens; ``flat`` and ``peaked``: likewise, and the draft much flatter or more
-    peaked; ``wide``: ratios over 15 decades and few heavy tokens; ``raised``: ratios from 1e-5 on, so that
-    budget ``clipped`` raises the light weights and leaves the heavy ones; ``extreme``: ratios over 1e-250 to 1e250, subnormal and exact zeros on both sides.
+    ``zipf``: a target of falling probabilities and a draft that errs by a factor of e; ``top-p``: the
+    same cut to its heaviest tokens; ``flat`` and ``peaked``: likewise, and the draft much flatter or
+    more peaked; ``wide``: ratios over 15 decades and few heavy tokens; ``raised``: ratios from 1e-5 on,
+    so that budget ``clipped`` raises the light weights and leaves the heavy ones; ``extreme``: ratios
+    over 1e-250 to 1e250, subnormal and exact zeros on both sides.
     """
     rng = np.random.default_rng((vocab, seed))
     log_p = -1.1 * np.log1p(np.arange(vocab)) + rng.normal(0.0, 0.5, vocab)
