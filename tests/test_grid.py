@@ -77,7 +77,8 @@ def test_bracket_encloses_the_acceptance(kind, budget, vocab):
             # else nothing is left to nodes, and the bounds say nothing
             assert width > 2 * ROUNDING
         if kind == "raised" and budget == "clipped" and vocab == 3000:
-            assert width > 2 * ROUNDING and (prepared.first.scale < 1).any()
+            # these have no rejection below them: a raised weight is the smallest ratio
+            assert (prepared.first.scale < 1).any()
 
 
 def tail_position(vocab, seed, *, zeros=False):
@@ -139,7 +140,7 @@ def test_shipped_positions(name, idx):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimated_residual_is_the_residual_up_to_a_factor(kind):
-    prepared = Prepared(*wide_position(kind, 1500, 3))
+    prepared = Prepared(*wide_position(kind, 500, 3))
     exact = prepared.walk(want_law=True)
     residual, _ = estimate_residual(*prepared.inputs, prepared.grid)
     # known up to a factor, which the mass that is left tells
