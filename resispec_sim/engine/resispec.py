@@ -77,16 +77,18 @@ def resispec_outcome(
     table = to_table(space, with_moments=n_siblings > 1 and pairs > MOMENTS_FROM)
     if rule.fill == "water":
         max_paths = max(max_paths / WATER_COST, 1)
+    # capacity, three siblings: a light pair of rejections costs nothing worth counting
+    known = n_siblings == 3 and rule.fill == "capacity"
+    cheap = known and HEAVY_COST * heavy <= max_paths
     outcome: Outcome | None = None
     if method == "sampled":
         outcome = sampled_outcome(rule, space, table, first, n_siblings, max_paths, seed)
     elif method == "exact":
-        check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
+        if not cheap:
+            check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
         outcome = exact_outcome(rule, space, table, first, n_siblings)
     elif method == "auto":
-        # capacity, three siblings: a light pair of rejections costs nothing worth counting
-        known = n_siblings == 3 and rule.fill == "capacity"
-        if not known or HEAVY_COST * heavy <= max_paths:
+        if cheap or not known:
             outcome = exact_outcome(rule, space, table, first, n_siblings, max_paths)
     if outcome is None:
         if n_siblings == 3 and not table.moments.size:

@@ -91,13 +91,17 @@ def make_table(space, with_moments):
             by_octave[place[o], 2] = 1.0
             index[place[o]] = x
             place[o] += 1
-    zero_moments = np.zeros(6)
+    zero_moments, rounding = np.zeros(6), np.zeros(6)
     n_head = 0
     for x in range(min(n_zero, n_over)):
         if octave(q[x]) >= TAIL_OCTAVE:
             power = 1.0
             for i in range(6):
-                zero_moments[i] += power
+                # a plain sum of 1e5 equal terms is off by 1e-12
+                corrected = power + rounding[i]
+                after = zero_moments[i] + corrected
+                rounding[i] = corrected - (after - zero_moments[i])
+                zero_moments[i] = after
                 power *= q[x]
         else:
             n_head += 1

@@ -114,6 +114,9 @@ def add_series(space, series, lowest, highest, total, mass):
         for degree in range(lowest, highest + 1):
             power = head
             for _ in range(degree + 1):
+                if m == total.size:
+                    # accepted mass has no term in p**2
+                    break
                 value += total[m] * power
                 power *= ratio
                 m += 1
