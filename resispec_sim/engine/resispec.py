@@ -31,7 +31,7 @@ THETA_STEP = 8.0
 # A path-step of fill water has a level to find and takes as long as many plain ones.
 WATER_COST = 16
 HEAVY_COST = 12  # path-steps that a pair of rejections with a look-up costs at three siblings
-GRID_CUT_WORK = 4e6  # path-steps of that walk where the law's estimate does not come from it
+GRID_CUT_WORK = 1e7  # path-steps of that walk where the law's estimate does not come from it
 CUT_SHARE = 0.25  # of the budget, for a walk whose light paths are cut off
 MOMENTS_FROM = 400_000  # pairs of rejections from which series are worth their sums
 
