@@ -16,16 +16,18 @@ from resispec_sim.engine.appendix_b import (
     TOTAL_TOLERANCE,
     Proxies,
     reaches,
-    reconstruct_block,
+    take,
     whole,
 )
-from resispec_sim.engine.distance_kernels import BLOCK, add_divergences
+from resispec_sim.engine.distance_kernels import LEAST, VERY_NEAR, add_divergences
 from resispec_sim.engine.elementary import sum_side_by_side
 from resispec_sim.engine.jit import njit
 from resispec_sim.engine.result import check_total
 from resispec_sim.engine.specinfer import assemble_block, take_steps
 
 FloatArray = NDArray[np.float64]
+
+SPAN = 256  # tokens of a block: it, its masses and all lanes stay in the first-level cache
 
 
 class Summary(NamedTuple):
@@ -83,7 +85,7 @@ def specinfer_summary(
     own = whole(q, p.size, n_siblings, 0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         figures, excess_token = summarise(
-            p, q, steps, own, reaches(p, own, betas), random, reaches(p, random)
+            p, q, steps, reaches(p, own, betas), random, reaches(p, random)
         )
     (total, kl), *reconstructed = figures[:3]
     check_total(float(total), "the law of specinfer")
@@ -109,53 +111,165 @@ def specinfer_summary(
 
 
 @njit
-def summarise(p, q, steps, own, own_reaches, random, random_reaches):
+def accept_first(target, draft, law, total, left):
+    """The mass accepted at the first step, which also is what a reconstruction takes first."""
+    for i in range(target.size):
+        own, share = target[i], draft[i]
+        mass = min(share, own)
+        law[i] = mass
+        total[i] = mass
+        left[i] = own - mass
+
+
+@njit
+def add_accepted(target, draft, level, scale, reach, law):
+    """Add the mass that is accepted at a later step to a block of the law."""
+    for i in range(target.size):
+        share = draft[i]
+        residual = max(target[i] - level * share, 0.0) * scale
+        law[i] += reach * min(residual, share)
+
+
+@njit
+def take_draft(left, draft, factor, weight, total):
+    """`resispec_sim.engine.appendix_b.take` with the draft as proxy, all over a block."""
+    for i in range(left.size):
+        own = left[i] * factor
+        mass = min(draft[i], own)
+        total[i] += weight * mass
+        left[i] = own - mass
+
+
+@njit
+def add_residual(target, draft, level, scale, reach, law, over):
+    """Complete a block of accepted masses to the law; add what of them exceeds the target."""
+    for i in range(law.size):
+        over[i] += max(law[i] - target[i], 0.0)
+    for i in range(law.size):
+        law[i] += reach * (max(target[i] - level * draft[i], 0.0) * scale)
+
+
+@njit
+def distance_of_law(target, law, away, distance, sums, most):
+    """Write ``M - p`` of a block; count the tokens not very near p, and those beyond `most`."""
+    n_away = n_more = 0
+    for i in range(law.size):
+        mass, share = law[i], target[i]
+        more = mass - share
+        away[i] = more
+        sums[i] += mass
+        n_away += abs(more) > VERY_NEAR * share
+        n_more += more > most
+    for i in range(law.size):
+        distance[i] += abs(away[i])
+    return n_away, n_more
+
+
+@njit
+def distance_of_sum(target, left, factor, total, away, sums):
+    """Add what is left, times `factor`, to a reconstructed block; then as `distance_of_law`."""
+    n_away = 0
+    for i in range(total.size):
+        mass, share = total[i] + factor * left[i], target[i]
+        more = mass - share
+        total[i] = mass
+        away[i] = more
+        sums[i] += mass
+        n_away += abs(more) > VERY_NEAR * share
+    return n_away
+
+
+@njit
+def distance_of_multiple(target, factor, total, away, sums):
+    """`distance_of_sum` where no proxy has taken anything."""
+    n_away = 0
+    for i in range(total.size):
+        share = target[i]
+        mass = factor * share
+        more = mass - share
+        total[i] = mass
+        away[i] = more
+        sums[i] += mass
+        n_away += abs(more) > VERY_NEAR * share
+    return n_away
+
+
+@njit
+def add_near_terms(target, law, own, random, terms):
+    """First terms of the three divergences, summed over a block; one division, which takes longest."""
+    of_law, of_own, of_random = terms
+    for i in range(target.size):
+        half = 0.5 / max(target[i], LEAST)
+        a, b, c = law[i], own[i], random[i]
+        of_law[i] += a * a * half
+        of_own[i] += b * b * half
+        of_random[i] += c * c * half
+
+
+@njit
+def summarise(p, q, steps, own_reaches, random, random_reaches):
     """``(figures, token of the excess)``; figures (5, 2), not finite where a divergence is not.
 
     Rows 0 to 2: sum and KL of the law and of the two reconstructions; row 3: TV of the law and its lower
-    bound; row 4: the excess.
+    bound; row 4: the excess. The proxies of the first reconstruction are the draft.
     """
     last = steps.shape[1] - 1
-    level, scale, reach = steps[:, last]
-    sums, terms, distance = np.zeros((3, BLOCK)), np.zeros((3, BLOCK)), np.zeros(BLOCK)
-    over, excess, found = np.zeros(BLOCK), np.full(BLOCK, -np.inf), np.zeros(BLOCK)
-    masses, work = np.empty(BLOCK), np.empty(BLOCK)
-    n_lost = 0
-    for start in range(0, p.size, BLOCK):
-        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
-        law, spare = masses[: target.size], work[: target.size]
-        for i in range(law.size):
-            law[i] = 0.0
-        for k in range(last):
-            assemble_block(target, draft, steps, k, spare, law)
-        for i in range(law.size):
-            over[i] += max(law[i] - target[i], 0.0)
-            law[i] += reach * (max(target[i] - level * draft[i], 0.0) * scale)
-        begin = float(start)
-        for i in range(law.size):
-            more, most, where = law[i] - target[i], excess[i], found[i]
-            found[i] = begin if more > most else where
-            excess[i] = max(more, most)
-            distance[i] += abs(more)
-        for row in range(3):
-            if row == 1:
-                reconstruct_block(target, start, own, own_reaches, spare, law)
-            elif row == 2:
-                reconstruct_block(target, start, random, random_reaches, spare, law)
-            outside, huge = add_divergences(law, target, terms[row], work)
-            n_lost += outside + huge
-            lanes = sums[row]
-            for i in range(law.size):
-                lanes[i] += law[i]
+    n_siblings = random.starts.size
+    reach, upscale = own_reaches
+    random_reach, random_upscale = random_reaches
+    random_factor = random_upscale.prod()
+    terms = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
+    sums = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
+    over, distance = np.zeros(SPAN), np.zeros(SPAN)
+    space = np.empty((8, SPAN))
+    n_lost, token, most = 0, 0, -np.inf
+    for start in range(0, p.size, SPAN):
+        target, draft = p[start : start + SPAN], q[start : start + SPAN]
+        size = target.size
+        law, own, random_sum = space[0, :size], space[1, :size], space[2, :size]
+        away = (space[3, :size], space[4, :size], space[5, :size])
+        left, work = space[6, :size], space[7, :size]
+        accept_first(target, draft, law, own, left)
+        for k in range(1, last):
+            add_accepted(target, draft, steps[0, k], steps[1, k], steps[2, k], law)
+        add_residual(target, draft, steps[0, last], steps[1, last], steps[2, last], law, over)
+        n_of_law, n_more = distance_of_law(target, law, away[0], distance, sums[0], most)
+        if n_more > 0:
+            for i in range(size):
+                if away[0][i] > most:
+                    most, token = away[0][i], start + i
+        for k in range(1, n_siblings):
+            take_draft(left, draft, upscale[k - 1], reach[k], own)
+        factor = upscale[n_siblings - 1] * reach[n_siblings]
+        n_of_own = distance_of_sum(target, left, factor, own, away[1], sums[1])
+        touched = False
+        for k in range(n_siblings):
+            touched |= (random.windows[k, 0] < start + size) & (random.windows[k, 1] > start)
+        if touched:
+            for i in range(size):
+                left[i] = target[i]
+                random_sum[i] = 0.0
+            factor = 1.0
+            for k in range(n_siblings):
+                factor = take(left, random_sum, start, random, k, factor, random_reach[k])
+                factor *= random_upscale[k]
+            factor *= random_reach[n_siblings]
+            n_of_random = distance_of_sum(target, left, factor, random_sum, away[2], sums[2])
+        else:
+            factor = random_factor * random_reach[n_siblings]
+            n_of_random = distance_of_multiple(target, factor, random_sum, away[2], sums[2])
+        if n_of_law + n_of_own + n_of_random == 0:
+            add_near_terms(target, *away, terms)
+        else:
+            masses = (law, own, random_sum)
+            for row in range(3):
+                outside, huge = add_divergences(masses[row], target, terms[row], work)
+                n_lost += outside + huge
     figures = np.zeros((5, 2))
     for row in range(3):
         figures[row, 0] = sum_side_by_side(sums[row])
         figures[row, 1] = sum_side_by_side(terms[row]) if n_lost == 0 else np.inf
     figures[3, 0] = 0.5 * sum_side_by_side(distance)
     figures[3, 1] = sum_side_by_side(over)
-    figures[4, 0] = excess.max()
-    token = p.size
-    for i in range(BLOCK):
-        if excess[i] == figures[4, 0]:
-            token = min(token, int(found[i]) + i)
+    figures[4, 0] = most
     return figures, token
