@@ -21,7 +21,7 @@ from resispec_sim.engine.appendix_b import (
 )
 from resispec_sim.engine.distance_kernels import LEAST, VERY_NEAR, add_divergences
 from resispec_sim.engine.elementary import sum_side_by_side
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.result import check_total
 from resispec_sim.engine.specinfer import assemble_block, take_steps
 
@@ -110,7 +110,7 @@ def specinfer_summary(
     )
 
 
-@njit
+@kernel
 def accept_first(target, draft, law, total, left):
     """The mass accepted at the first step, which also is what a reconstruction takes first."""
     for i in range(target.size):
@@ -121,7 +121,7 @@ def accept_first(target, draft, law, total, left):
         left[i] = own - mass
 
 
-@njit
+@kernel
 def add_accepted(target, draft, level, scale, reach, law):
     """Add the mass that is accepted at a later step to a block of the law."""
     for i in range(target.size):
@@ -130,7 +130,7 @@ def add_accepted(target, draft, level, scale, reach, law):
         law[i] += reach * min(residual, share)
 
 
-@njit
+@kernel
 def take_draft(left, draft, factor, weight, total):
     """`resispec_sim.engine.appendix_b.take` with the draft as proxy, all over a block."""
     for i in range(left.size):
@@ -140,7 +140,7 @@ def take_draft(left, draft, factor, weight, total):
         left[i] = own - mass
 
 
-@njit
+@kernel
 def add_residual(target, draft, level, scale, reach, law, over):
     """Complete a block of accepted masses to the law; add what of them exceeds the target."""
     for i in range(law.size):
@@ -149,7 +149,7 @@ def add_residual(target, draft, level, scale, reach, law, over):
         law[i] += reach * (max(target[i] - level * draft[i], 0.0) * scale)
 
 
-@njit
+@kernel
 def distance_of_law(target, law, away, distance, sums, most):
     """Write ``M - p`` of a block; count the tokens not very near p, and those beyond `most`."""
     n_away = n_more = 0
@@ -165,7 +165,7 @@ def distance_of_law(target, law, away, distance, sums, most):
     return n_away, n_more
 
 
-@njit
+@kernel
 def distance_of_sum(target, left, factor, total, away, sums):
     """Add what is left, times `factor`, to a reconstructed block; then as `distance_of_law`."""
     n_away = 0
@@ -179,7 +179,7 @@ def distance_of_sum(target, left, factor, total, away, sums):
     return n_away
 
 
-@njit
+@kernel
 def distance_of_multiple(target, factor, total, away, sums):
     """`distance_of_sum` where no proxy has taken anything."""
     n_away = 0
@@ -194,7 +194,7 @@ def distance_of_multiple(target, factor, total, away, sums):
     return n_away
 
 
-@njit
+@kernel
 def add_near_terms(target, law, own, random, terms):
     """First terms of the three divergences, summed over a block; one division, which takes longest."""
     of_law, of_own, of_random = terms
@@ -206,22 +206,16 @@ def add_near_terms(target, law, own, random, terms):
         of_random[i] += c * c * half
 
 
-@njit
-def summarise(p, q, steps, own_reaches, random, random_reaches):
-    """``(figures, token of the excess)``; figures (5, 2), not finite where a divergence is not.
-
-    Rows 0 to 2: sum and KL of the law and of the two reconstructions; row 3: TV of the law and its lower
-    bound; row 4: the excess. The proxies of the first reconstruction are the draft.
-    """
+@kernel
+def add_blocks(p, q, steps, own_reaches, random, random_reaches, terms, sums, over, distance, space):
+    """Go through all blocks; return how many terms are not finite, the excess and its token."""
     last = steps.shape[1] - 1
     n_siblings = random.starts.size
     reach, upscale = own_reaches
     random_reach, random_upscale = random_reaches
-    random_factor = random_upscale.prod()
-    terms = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
-    sums = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
-    over, distance = np.zeros(SPAN), np.zeros(SPAN)
-    space = np.empty((8, SPAN))
+    random_factor = 1.0
+    for k in range(n_siblings):
+        random_factor *= random_upscale[k]
     n_lost, token, most = 0, 0, -np.inf
     for start in range(0, p.size, SPAN):
         target, draft = p[start : start + SPAN], q[start : start + SPAN]
@@ -265,6 +259,22 @@ def summarise(p, q, steps, own_reaches, random, random_reaches):
             for row in range(3):
                 outside, huge = add_divergences(masses[row], target, terms[row], work)
                 n_lost += outside + huge
+    return n_lost, token, most
+
+
+@njit
+def summarise(p, q, steps, own_reaches, random, random_reaches):
+    """``(figures, token of the excess)``; figures (5, 2), not finite where a divergence is not.
+
+    Rows 0 to 2: sum and KL of the law and of the two reconstructions; row 3: TV of the law and its lower
+    bound; row 4: the excess. The proxies of the first reconstruction are the draft.
+    """
+    terms = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
+    sums = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
+    over, distance, space = np.zeros(SPAN), np.zeros(SPAN), np.empty((8, SPAN))
+    n_lost, token, most = add_blocks(
+        p, q, steps, own_reaches, random, random_reaches, terms, sums, over, distance, space
+    )
     figures = np.zeros((5, 2))
     for row in range(3):
         figures[row, 0] = sum_side_by_side(sums[row])
