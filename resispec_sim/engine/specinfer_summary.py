@@ -6,6 +6,7 @@ The formulas are those of `specinfer`, `appendix_b` and `distance_kernels`; only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,14 +17,14 @@ from resispec_sim.engine.appendix_b import (
     TOTAL_TOLERANCE,
     Proxies,
     reaches,
+    reaches_of,
     take,
-    whole,
 )
 from resispec_sim.engine.distance_kernels import LEAST, VERY_NEAR, add_divergences
 from resispec_sim.engine.elementary import sum_side_by_side
 from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.result import check_total
-from resispec_sim.engine.specinfer import assemble_block, take_steps
+from resispec_sim.engine.specinfer import take_steps
 
 FloatArray = NDArray[np.float64]
 
@@ -79,34 +80,15 @@ def specinfer_summary(
     """
     p, q = np.ascontiguousarray(target_probs), np.ascontiguousarray(draft_probs)
     accepted, steps = take_steps(p, q, n_siblings, multipliers)
-    # the rule's proxy is the draft: the mass taken is the acceptance of a sibling that is reached
-    reached = steps[2, : steps.shape[1] - 1]
-    betas = np.append(accepted[: reached.size] / reached, np.ones(n_siblings - reached.size))
-    own = whole(q, p.size, n_siblings, 0)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        figures, excess_token = summarise(
-            p, q, steps, reaches(p, own, betas), random, reaches(p, random)
-        )
-    (total, kl), *reconstructed = figures[:3]
-    check_total(float(total), "the law of specinfer")
-    if not np.isfinite(figures).all() or any(
-        abs(row[0] - 1.0) > TOTAL_TOLERANCE for row in reconstructed
+    figures, excess_token, accepted_here = summarise(p, q, accepted, steps, token, *random)
+    total, kl, own_total, own_kl, random_total, random_kl, tv, lower_bound, excess = figures.tolist()
+    check_total(total, "the law of specinfer")
+    if not math.isfinite(sum(map(abs, (kl, own_kl, random_kl, tv, lower_bound, excess)))) or not (
+        abs(own_total - 1.0) <= TOTAL_TOLERANCE and abs(random_total - 1.0) <= TOTAL_TOLERANCE
     ):
         return None
-    tv, lower_bound, excess = figures[3, 0], figures[3, 1], figures[4, 0]
-    here, spare = np.zeros(1), np.empty(1)
-    for k in range(reached.size):
-        assemble_block(p[token : token + 1], q[token : token + 1], steps, k, spare, here)
     return Summary(
-        accepted,
-        float(here[0]),
-        float(tv),
-        float(kl),
-        float(lower_bound),
-        int(excess_token),
-        float(excess),
-        float(reconstructed[0][1]),
-        float(reconstructed[1][1]),
+        accepted, accepted_here, tv, kl, lower_bound, excess_token, excess, own_kl, random_kl
     )
 
 
@@ -263,23 +245,42 @@ def add_blocks(p, q, steps, own_reaches, random, random_reaches, terms, sums, ov
 
 
 @njit
-def summarise(p, q, steps, own_reaches, random, random_reaches):
-    """``(figures, token of the excess)``; figures (5, 2), not finite where a divergence is not.
+def summarise(p, q, accepted, steps, token, values, starts, scales, windows):
+    """``(figures, token of the excess, mass accepted at a token)``; the last four are `Proxies`.
 
-    Rows 0 to 2: sum and KL of the law and of the two reconstructions; row 3: TV of the law and its lower
-    bound; row 4: the excess. The proxies of the first reconstruction are the draft.
+    Figures (9,), not finite where a divergence is not: sum and KL of the law and of the two
+    reconstructions; TV of the law and its lower bound; the excess.
     """
+    random = Proxies(values, starts, scales, windows)
+    # the rule's proxy is the draft: the mass taken is the acceptance of a sibling that is reached
+    betas = np.ones(accepted.size)
+    for k in range(steps.shape[1] - 1):
+        betas[k] = accepted[k] / steps[2, k]
     terms = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
     sums = (np.zeros(SPAN), np.zeros(SPAN), np.zeros(SPAN))
     over, distance, space = np.zeros(SPAN), np.zeros(SPAN), np.empty((8, SPAN))
-    n_lost, token, most = add_blocks(
-        p, q, steps, own_reaches, random, random_reaches, terms, sums, over, distance, space
+    n_lost, excess_token, excess = add_blocks(
+        p,
+        q,
+        steps,
+        reaches_of(betas),
+        random,
+        reaches(p, random),
+        terms,
+        sums,
+        over,
+        distance,
+        space,
     )
-    figures = np.zeros((5, 2))
+    figures = np.empty(9)
     for row in range(3):
-        figures[row, 0] = sum_side_by_side(sums[row])
-        figures[row, 1] = sum_side_by_side(terms[row]) if n_lost == 0 else np.inf
-    figures[3, 0] = 0.5 * sum_side_by_side(distance)
-    figures[3, 1] = sum_side_by_side(over)
-    figures[4, 0] = most
-    return figures, token
+        figures[2 * row] = sum_side_by_side(sums[row])
+        figures[2 * row + 1] = sum_side_by_side(terms[row]) if n_lost == 0 else np.inf
+    figures[6] = 0.5 * sum_side_by_side(distance)
+    figures[7] = sum_side_by_side(over)
+    figures[8] = excess
+    accepted_here = 0.0
+    for k in range(steps.shape[1] - 1):
+        residual = max(p[token] - steps[0, k] * q[token], 0.0) * steps[1, k]
+        accepted_here += steps[2, k] * min(residual, q[token])
+    return figures, excess_token, accepted_here
