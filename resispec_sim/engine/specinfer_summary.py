@@ -43,6 +43,9 @@ class Summary(NamedTuple):
     excess_mass: float
     appendix_b_kl: float
     appendix_b_kl_random: float
+    n_paths: int
+    method: str = "exact"
+    notes: tuple[str, ...] = ()
 
 
 def specinfer_summary(
@@ -88,7 +91,16 @@ def specinfer_summary(
     ):
         return None
     return Summary(
-        accepted, accepted_here, tv, kl, lower_bound, excess_token, excess, own_kl, random_kl
+        accepted,
+        accepted_here,
+        tv,
+        kl,
+        lower_bound,
+        excess_token,
+        excess,
+        own_kl,
+        random_kl,
+        n_siblings,
     )
 
 
