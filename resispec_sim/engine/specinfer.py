@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from resispec_sim.engine.distance_kernels import BLOCK
 from resispec_sim.engine.elementary import sum_side_by_side
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.result import Outcome
 
+SPAN = 256  # tokens of a block that stays in the first-level cache together with its lanes
 LEAST_TOTAL = 1e-290  # a residual with less mass than this is left by rounding
 
 
@@ -104,15 +105,22 @@ def walk_steps(p, q, n_siblings, multipliers):
 def level_sums(p, q, level, scale, following):
     """Acceptance of a sibling against ``scale (p - level q)+``, and ``sum (p - following q)+``."""
     # a lane a token of the block, since sums in a single chain are not vectorised
-    accepted = np.zeros(BLOCK)
-    left = np.zeros(BLOCK)
-    for start in range(0, p.size, BLOCK):
-        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
-        for i in range(target.size):
-            residual = max(target[i] - level * draft[i], 0.0) * scale
-            accepted[i] += min(residual, draft[i])
-            left[i] += max(target[i] - following * draft[i], 0.0)
+    accepted, left = np.zeros(SPAN), np.zeros(SPAN)
+    for start in range(0, p.size, SPAN):
+        add_level_sums(
+            p[start : start + SPAN], q[start : start + SPAN], level, scale, following, accepted, left
+        )
     return sum_side_by_side(accepted), sum_side_by_side(left)
+
+
+@kernel
+def add_level_sums(target, draft, level, scale, following, accepted, left):
+    """The terms of `level_sums` of a block, each to its lane."""
+    for i in range(target.size):
+        own, share = target[i], draft[i]
+        residual = max(own - level * share, 0.0) * scale
+        accepted[i] += min(residual, share)
+        left[i] += max(own - following * share, 0.0)
 
 
 @njit

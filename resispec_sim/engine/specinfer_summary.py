@@ -125,6 +125,18 @@ def add_accepted(target, draft, level, scale, reach, law):
 
 
 @kernel
+def add_two(target, draft, one, other, law):
+    """`add_accepted` of two steps (3,), with the block read once."""
+    level, scale, reach = one[0], one[1], one[2]
+    level_2, scale_2, reach_2 = other[0], other[1], other[2]
+    for i in range(target.size):
+        own, share = target[i], draft[i]
+        mass = reach * min(max(own - level * share, 0.0) * scale, share)
+        mass_2 = reach_2 * min(max(own - level_2 * share, 0.0) * scale_2, share)
+        law[i] = (law[i] + mass) + mass_2
+
+
+@kernel
 def take_draft(left, draft, factor, weight, total):
     """`resispec_sim.engine.appendix_b.take` with the draft as proxy, all over a block."""
     for i in range(left.size):
@@ -218,7 +230,10 @@ def add_blocks(p, q, steps, own_reaches, random, random_reaches, terms, sums, ov
         away = (space[3, :size], space[4, :size], space[5, :size])
         left, work = space[6, :size], space[7, :size]
         accept_first(target, draft, law, own, left)
-        for k in range(1, last):
+        for k in range(1, last - 1, 2):
+            add_two(target, draft, steps[:, k], steps[:, k + 1], law)
+        if last % 2 == 0:
+            k = last - 1
             add_accepted(target, draft, steps[0, k], steps[1, k], steps[2, k], law)
         add_residual(target, draft, steps[0, last], steps[1, last], steps[2, last], law, over)
         n_of_law, n_more = distance_of_law(target, law, away[0], distance, sums[0], most)
