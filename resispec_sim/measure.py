@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import REPLAY
-from .engine.appendix_b import mean_kl, seeded_proxies
+from .engine.appendix_b import mean_kl
 from .engine.bounds import optimum_of_row
 from .engine.figures import Figures, figures_of_row
 from .engine.law import check_engine, check_method
+from .engine.seeded_proxies import seeded_proxies
 from .engine.specinfer_summary import Summary, specinfer_summary
 from .errors import RuleError
 from .rules import ResidualRule, Rule, SpecInfer

@@ -108,7 +108,13 @@ def level_sums(p, q, level, scale, following):
     accepted, left = np.zeros(SPAN), np.zeros(SPAN)
     for start in range(0, p.size, SPAN):
         add_level_sums(
-            p[start : start + SPAN], q[start : start + SPAN], level, scale, following, accepted, left
+            p[start : start + SPAN],
+            q[start : start + SPAN],
+            level,
+            scale,
+            following,
+            accepted,
+            left,
         )
     return sum_side_by_side(accepted), sum_side_by_side(left)
 

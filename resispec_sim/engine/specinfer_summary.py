@@ -84,7 +84,9 @@ def specinfer_summary(
     p, q = np.ascontiguousarray(target_probs), np.ascontiguousarray(draft_probs)
     accepted, steps = take_steps(p, q, n_siblings, multipliers)
     figures, excess_token, accepted_here = summarise(p, q, accepted, steps, token, *random)
-    total, kl, own_total, own_kl, random_total, random_kl, tv, lower_bound, excess = figures.tolist()
+    total, kl, own_total, own_kl, random_total, random_kl, tv, lower_bound, excess = (
+        figures.tolist()
+    )
     check_total(total, "the law of specinfer")
     if not math.isfinite(sum(map(abs, (kl, own_kl, random_kl, tv, lower_bound, excess)))) or not (
         abs(own_total - 1.0) <= TOTAL_TOLERANCE and abs(random_total - 1.0) <= TOTAL_TOLERANCE
@@ -213,7 +215,9 @@ def add_near_terms(target, law, own, random, terms):
 
 
 @kernel
-def add_blocks(p, q, steps, own_reaches, random, random_reaches, terms, sums, over, distance, space):
+def add_blocks(
+    p, q, steps, own_reaches, random, random_reaches, terms, sums, over, distance, space
+):
     """Go through all blocks; return how many terms are not finite, the excess and its token."""
     last = steps.shape[1] - 1
     n_siblings = random.starts.size
