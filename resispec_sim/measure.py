@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import REPLAY
-from .engine.appendix_b import mean_kl, random_proxies
+from .engine.appendix_b import mean_kl
 from .engine.bounds import optimum_of_row
-from .engine.figures import Figures, figures_of_row, figures_of_summary
+from .engine.figures import Figures, figures_of_row
 from .engine.law import check_engine, check_method
-from .engine.specinfer_summary import specinfer_summary
+from .engine.seeded_proxies import seeded_proxies
+from .engine.specinfer_summary import Summary, specinfer_summary
 from .errors import RuleError
 from .rules import ResidualRule, Rule, SpecInfer
 from .trees import CompleteTree
@@ -136,22 +137,24 @@ def _laws(
     q: NDArray[np.float64],
     n_siblings: int,
     plan: Plan,
-) -> tuple[list[tuple[Figures, float]], float]:
+) -> tuple[list[tuple[Figures | Summary, float]], float]:
     """Figures and Appendix B KL of every rule, and that KL for random proxies."""
+    summary = None
+    if REPLAY.appendix_b_trajectories == 1 and any(type(rule) is SpecInfer for rule in rules):
+        proxies = seeded_proxies(p.size, n_siblings, plan.seed, place.position)
+        summary = specinfer_summary(p, q, n_siblings, place.token, proxies)
+        if summary is not None and len(rules) == 1:
+            return [(summary, summary.appendix_b_kl)], summary.appendix_b_kl_random
     seed = seed_of(plan.seed, place.position, n_siblings)
 
     def appendix_b(rule: ResidualRule | None) -> float:
         rng = np.random.default_rng(seed)
         return mean_kl(rule, p, q, n_siblings, rng, REPLAY.appendix_b_trajectories)
 
-    summary = None
-    if REPLAY.appendix_b_trajectories == 1 and any(type(rule) is SpecInfer for rule in rules):
-        proxies = random_proxies(p.size, n_siblings, np.random.default_rng(seed))
-        summary = specinfer_summary(p, q, n_siblings, place.token, proxies)
-    laws = []
+    laws: list[tuple[Figures | Summary, float]] = []
     for rule in rules:
         if type(rule) is SpecInfer and summary is not None:
-            laws.append((figures_of_summary(summary), summary.appendix_b_kl))
+            laws.append((summary, summary.appendix_b_kl))
             continue
         figures = figures_of_row(
             check_engine(rule),
@@ -182,31 +185,44 @@ def is_defined(rule: Rule, n_siblings: int) -> bool:
 _NO_TREE: Row = {"tree_w": np.nan, "tree_alpha": np.nan, "tree_method": ""}
 
 
-def _tree_row(figures: Figures, p_token: float) -> Row:
+def _tree_row(figures: Figures | Summary, p_token: float) -> Row:
+    p_token = float(p_token)
     return {
-        "tree_w": figures.accepted_here / float(p_token) if p_token > 0 else np.nan,
-        "tree_alpha": float(figures.accepted.sum()),
+        "tree_w": figures.accepted_here / p_token if p_token > 0 else np.nan,
+        "tree_alpha": sum(figures.accepted.tolist()),
         "tree_method": figures.method,
     }
 
 
-def _law_row(figures: Figures) -> Row:
+def _law_row(figures: Figures | Summary) -> Row:
+    masses = figures.accepted.tolist()
+    total = sum(masses)
+    kl, tv = float(figures.kl), float(figures.tv)
+    if isinstance(figures, Summary):
+        # a law in closed form: every interval is a point
+        low = high = masses
+        low_total = high_total = total
+        (kl_low, kl_high), (tv_low, tv_high) = (kl, kl), (tv, tv)
+    else:
+        low, high = figures.accepted_interval.T.tolist()
+        low_total, high_total = sum(low), sum(high)
+        kl_low, kl_high = figures.kl_interval.tolist()
+        tv_low, tv_high = figures.tv_interval.tolist()
     row: Row = {}
-    low, high = figures.accepted_interval.T
-    for i, mass in enumerate(figures.accepted.tolist(), start=1):
+    for i, (mass, least, most) in enumerate(zip(masses, low, high, strict=True), start=1):
         row[f"accepted_{i}"] = mass
-        row[f"accepted_{i}_low"] = float(low[i - 1])
-        row[f"accepted_{i}_high"] = float(high[i - 1])
-    return row | {
-        "acceptance": float(figures.accepted.sum()),
-        "acceptance_low": float(low.sum()),
-        "acceptance_high": float(high.sum()),
-        "kl": float(figures.kl),
-        "kl_low": float(figures.kl_interval[0]),
-        "kl_high": float(figures.kl_interval[1]),
-        "tv": float(figures.tv),
-        "tv_low": float(figures.tv_interval[0]),
-        "tv_high": float(figures.tv_interval[1]),
+        row[f"accepted_{i}_low"] = least
+        row[f"accepted_{i}_high"] = most
+    row |= {
+        "acceptance": total,
+        "acceptance_low": low_total,
+        "acceptance_high": high_total,
+        "kl": kl,
+        "kl_low": kl_low,
+        "kl_high": kl_high,
+        "tv": tv,
+        "tv_low": tv_low,
+        "tv_high": tv_high,
         "tv_lower_bound": float(figures.tv_lower_bound),
         "excess_token": figures.excess_token,
         "excess_mass": figures.excess_mass,
@@ -214,6 +230,7 @@ def _law_row(figures: Figures) -> Row:
         "n_paths": int(figures.n_paths),
         "notes": "; ".join(figures.notes),
     }
+    return row
 
 
 def seed_of(seed: int, position: int, n_siblings: int) -> int:

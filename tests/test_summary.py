@@ -7,6 +7,7 @@ from resispec_sim.engine import specinfer_summary as module
 from resispec_sim.engine.appendix_b import Proxies, random_proxies, reconstruct_marginal
 from resispec_sim.engine.distances import tv_and_kl
 from resispec_sim.engine.figures import figures_of_row, figures_of_summary
+from resispec_sim.engine.seeded_proxies import seeded_proxies
 from resispec_sim.engine.specinfer import specinfer_outcome
 from resispec_sim.engine.specinfer_summary import specinfer_summary
 from resispec_sim.errors import MassError
@@ -121,3 +122,27 @@ def test_rows_do_not_depend_on_the_other_rules():
             expected.pop("appendix_b_kl_random"), abs=1e-15
         )
         assert row == expected
+
+
+def test_proxies_of_a_position_have_a_stream_of_their_own():
+    found = [
+        seeded_proxies(20_000, 3, seed, position)
+        for seed in (0, 1, 2**70)
+        for position in range(40)
+    ]
+    again = seeded_proxies(20_000, 3, 0, 7)
+    assert all(np.array_equal(a, b) for a, b in zip(again, found[7], strict=True))
+    assert len({proxies.values.tobytes() for proxies in found}) == len(found)
+    for proxies in found:
+        sums = [
+            scale * proxies.values[at + first : at + end].sum(dtype=np.int64)
+            for at, scale, (first, end) in zip(
+                proxies.starts, proxies.scales, proxies.windows, strict=True
+            )
+        ]
+        assert 0.5 <= min(sums) and max(sums) <= 1.5
+        assert (proxies.windows >= 0).all() and (proxies.windows <= 20_000).all()
+    # uniform bytes: 120 streams of 2500 have a mean within 5 standard errors, as have the windows
+    assert abs(np.mean([proxies.values.mean() for proxies in found]) - 127.5) < 0.7
+    firsts = np.concatenate([proxies.windows[:, 0] for proxies in found])
+    assert abs(firsts.mean() - 17_500 / 2) < 5 * 17_500 / np.sqrt(12 * firsts.size)

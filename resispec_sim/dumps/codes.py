@@ -28,10 +28,11 @@ def are_sound(codes: NDArray[Any], dtype: str) -> bool:
     """Whether a stored row (V,) has a finite entry, and neither NaN nor +inf."""
     bits = codes.view(np.uint16)
     infinity = _INFINITY[dtype]
+    # the ufuncs themselves, since the methods take longer than a row does
     return bool(
-        bits.view(np.int16).max() < infinity
-        and bits.max() <= (_SIGN | infinity)
-        and bits.min() < (_SIGN | infinity)
+        np.maximum.reduce(bits.view(np.int16)) < infinity
+        and np.maximum.reduce(bits) <= (_SIGN | infinity)
+        and np.minimum.reduce(bits) < (_SIGN | infinity)
     )
 
 

@@ -6,8 +6,10 @@ import hashlib
 import mmap
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Generator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,7 @@ class Dump:
         self.top_p = manifest.top_p
         self.positions_per_prompt = [n for shard in manifest.shards for n in shard.n_positions]
         self.n_positions = sum(self.positions_per_prompt)
-        self._prompt_starts = np.concatenate([[0], np.cumsum(self.positions_per_prompt)])
+        self._prompt_starts = [0, *accumulate(self.positions_per_prompt)]
         self._shard_of_prompt = [
             i for i, shard in enumerate(manifest.shards) for _ in shard.prompt_idxs
         ]
@@ -160,7 +162,7 @@ class Dump:
             raise InputError(
                 f"position {i} is not in this dump, which has positions 0 to {self.n_positions - 1}"
             )
-        prompt_idx = int(np.searchsorted(self._prompt_starts, i, side="right")) - 1
+        prompt_idx = bisect_right(self._prompt_starts, i) - 1
         return prompt_idx, int(i - self._prompt_starts[prompt_idx])
 
     def read(self, i: int) -> Position:

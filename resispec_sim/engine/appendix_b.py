@@ -173,22 +173,37 @@ def reconstruct_marginal(target_probs: ArrayLike, proxies: ArrayLike | Proxies) 
     return marginal
 
 
-def reaches(target: Array, proxies: Proxies, betas: Array | None = None) -> tuple[Array, Array]:
-    """The products of ``1 - beta_j`` (n + 1,), and ``1 / (1 - beta_j)`` (n,).
-
-    `betas` (n,) are the masses ``sum min(k_i, p_i)`` where they are known.
-    """
-    n = len(proxies.starts)
+@njit
+def reaches(target, proxies):
+    """The products of ``1 - beta_j`` (n + 1,), and ``1 / (1 - beta_j)`` (n,)."""
+    n = proxies.starts.size
     reach, upscale = np.ones(n + 1), np.ones(n)
     for i in range(n):
-        beta = mass_taken(target, proxies, upscale, i) if betas is None else betas[i]
-        reach[i + 1] = reach[i] * (1.0 - beta)
-        # a sum of 1 up to rounding leaves nothing for later paths
-        if beta >= 1.0:
-            reach[i + 1 :] = 0.0
+        if not multiply_up(reach, upscale, i, mass_taken(target, proxies, upscale, i)):
             break
-        upscale[i] = 1.0 / (1.0 - beta)
     return reach, upscale
+
+
+@njit
+def reaches_of(betas):
+    """`reaches` where the masses ``sum min(k_i, p_i)`` are known, (n,)."""
+    reach, upscale = np.ones(betas.size + 1), np.ones(betas.size)
+    for i in range(betas.size):
+        if not multiply_up(reach, upscale, i, betas[i]):
+            break
+    return reach, upscale
+
+
+@njit
+def multiply_up(reach, upscale, i, beta):
+    """Write what follows from a path's mass; return whether anything is left for later ones."""
+    reach[i + 1] = reach[i] * (1.0 - beta)
+    # a sum of 1 up to rounding leaves nothing
+    if beta >= 1.0:
+        reach[i + 1 :] = 0.0
+        return False
+    upscale[i] = 1.0 / (1.0 - beta)
+    return True
 
 
 @njit
@@ -314,21 +329,26 @@ def random_proxies(vocab_size: int, n_siblings: int, rng: np.random.Generator) -
     words = -(-(size + n_siblings) // 8)
     levels = rng.integers(0, 2**64 - 1, size=words, dtype=np.uint64, endpoint=True).view(np.uint8)
     first = rng.integers(0, vocab_size - size, size=n_siblings, endpoint=True)
-    # shifted by one level from sibling to sibling
-    sums = np.array([sum_levels(levels[i : i + size]) for i in range(n_siblings)])
     # sums between 1/2 and 3/2: normalisation plays no part either
-    scales = rng.uniform(0.5, 1.5, size=n_siblings) / np.maximum(sums, 1)
-    windows = np.stack((first, first + size), axis=1)
-    return Proxies(levels, np.arange(n_siblings) - first, scales, windows)
+    starts, scales, windows = spread(levels, size, first, rng.uniform(0.5, 1.5, size=n_siblings))
+    return Proxies(levels, starts, scales, windows)
 
 
 @njit
-def sum_levels(levels):
-    """Sum of bytes."""
-    total = 0
-    for i in range(levels.size):
+def spread(levels, size, first, totals):
+    """``(starts, scales, windows)`` of `Proxies`, shifted by one level from sibling to sibling."""
+    n = first.size
+    starts, scales = np.empty(n, dtype=np.int64), np.empty(n)
+    windows = np.empty((n, 2), dtype=np.int64)
+    total = np.int64(0)
+    for i in range(size):
         total += levels[i]
-    return total
+    for i in range(n):
+        starts[i] = i - first[i]
+        windows[i, 0], windows[i, 1] = first[i], first[i] + size
+        scales[i] = totals[i] / max(total, 1)
+        total += np.int64(levels[i + size]) - levels[i] if i + 1 < n else 0
+    return starts, scales, windows
 
 
 def _kl(marginal: Array, target: Array) -> float:

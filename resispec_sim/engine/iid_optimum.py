@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.ratio_order import sort_keys
 
 SHIFT = 46
 LOWEST = (1023 - 30) << 6  # ratios below 2**-30 share the first bucket
 BLOCK = 512
+STRIDE = 64  # tokens that are looked at together for one in a bucket that is opened
 UNIT = 2.0**62
 SLACK = 1e-15  # a bucket that cannot gain more than this is left alone
 
@@ -38,19 +39,44 @@ def fill_buckets(p, q, bucket_of, sums):
     last = sums.shape[0] - 1
     ratio = np.empty(BLOCK)
     keys = ratio.view(np.int64)
+    least = np.int64(LOWEST << SHIFT).view(np.float64)
     limit = np.int64((last + LOWEST) << SHIFT).view(np.float64)
     for start in range(0, p.size, BLOCK):
         target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
         place = bucket_of[start : start + BLOCK]
         for i in range(target.size):
             mass, drawn = target[i], draft[i]
-            ratio[i] = min(mass / drawn, limit) if drawn > 0.0 else limit
+            ratio[i] = max(min(mass / drawn, limit), least) if drawn > 0.0 else limit
         for i in range(target.size):
-            place[i] = min(max((keys[i] >> SHIFT) - LOWEST, 0), last)
-        for i in range(target.size):
-            b = place[i]
-            sums[b, 0] += np.int64(target[i] * UNIT + 0.5)
-            sums[b, 1] += np.int64(draft[i] * UNIT + 0.5)
+            place[i] = (keys[i] >> SHIFT) - LOWEST
+        add_to_buckets(target, draft, place, sums)
+
+
+@kernel
+def add_to_buckets(target, draft, place, sums):
+    """Add a block of tokens to the sums of its buckets."""
+    for i in range(target.size):
+        # an index that cannot be negative takes no test
+        b = np.uintp(place[i])
+        sums[b, np.uintp(0)] += np.int64(target[i] * UNIT + 0.5)
+        sums[b, np.uintp(1)] += np.int64(draft[i] * UNIT + 0.5)
+
+
+@kernel
+def collect(place, candidate, lowest, highest, tokens):
+    """Write the tokens of candidate buckets, all from `lowest` to `highest`; return how many."""
+    n_tokens = 0
+    for start in range(0, place.size, STRIDE):
+        block = place[start : start + STRIDE]
+        n_near = 0
+        for i in range(block.size):
+            n_near += (block[i] >= lowest) & (block[i] <= highest)
+        if n_near > 0:
+            for i in range(block.size):
+                if candidate[block[i]]:
+                    tokens[n_tokens] = start + i
+                    n_tokens += 1
+    return n_tokens
 
 
 @njit
@@ -72,24 +98,25 @@ def least_value(p, q, n_siblings, n_buckets):
     for b in range(last):
         before[b + 1, 0] = before[b, 0] + sums[b, 0]
         before[b + 1, 1] = before[b, 1] + sums[b, 1]
+        if sums[b, 0] == 0 and sums[b, 1] == 0:
+            continue
         least = min(least, value_at(before[b + 1, 0], before[b + 1, 1], n_siblings))
     candidate = np.zeros(n_buckets, dtype=np.bool_)
-    n_tokens = 0
+    lowest, highest = last, -1
     for b in range(last):
+        if sums[b, 1] == 0:
+            continue  # what is not drawn makes no value lower
         lowest_ratio = np.int64((b + LOWEST) << SHIFT).view(np.float64) if b > 0 else 0.0
         bound = value_at(before[b, 0] + lowest_ratio * sums[b, 1], before[b + 1, 1], n_siblings)
-        candidate[b] = bound < least - SLACK
-    for i in range(p.size):
-        n_tokens += candidate[bucket_of[i]]
-    tokens = np.empty(n_tokens, dtype=np.int64)
+        if bound < least - SLACK:
+            candidate[b] = True
+            lowest, highest = min(lowest, b), b
+    tokens = np.empty(p.size, dtype=np.int32)
+    n_tokens = collect(bucket_of, candidate, np.int32(lowest), np.int32(highest), tokens)
     keys = np.empty(n_tokens, dtype=np.int64)
     ratio = keys.view(np.float64)
-    at = 0
-    for i in range(p.size):
-        if candidate[bucket_of[i]]:
-            tokens[at] = i
-            ratio[at] = p[i] / q[i] + 0.0
-            at += 1
+    for at in range(n_tokens):
+        ratio[at] = p[tokens[at]] / q[tokens[at]] + 0.0
     order = np.empty(n_tokens, dtype=np.int64)
     sort_keys(keys, np.empty(n_tokens, dtype=np.int64), order)
     here = -1

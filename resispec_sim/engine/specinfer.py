@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from resispec_sim.engine.distance_kernels import BLOCK
 from resispec_sim.engine.elementary import sum_side_by_side
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.result import Outcome
 
+SPAN = 256  # tokens of a block that stays in the first-level cache together with its lanes
 LEAST_TOTAL = 1e-290  # a residual with less mass than this is left by rounding
 
 
@@ -67,40 +68,65 @@ def take_steps(
     Rows: C and scale of the residual ``scale (p - C q)+`` in force at a step, and the probability of
     reaching it. The last column is what is left at the end.
     """
+    given = np.empty(0) if multipliers is None else np.array(multipliers, dtype=np.float64)
+    accepted, steps = walk_steps(p, q, n_siblings, given)
+    return accepted, steps
+
+
+@njit
+def walk_steps(p, q, n_siblings, multipliers):
+    """`take_steps`; without multipliers, the right ones."""
     accepted = np.zeros(n_siblings)
-    levels, scales, reaches = [0.0], [1.0], [1.0]
+    steps = np.empty((3, n_siblings + 1))
+    level, scale, reach = 0.0, 1.0, 1.0
+    steps[0, 0], steps[1, 0], steps[2, 0] = level, scale, reach
+    last = 0
     following = 1.0
     for i in range(n_siblings):
-        if multipliers is not None:
-            following = float(multipliers[i])
-        probability, total = level_sums(p, q, levels[-1], scales[-1], following)
+        if multipliers.size > 0:
+            following = multipliers[i]
+        probability, total = level_sums(p, q, level, scale, following)
         probability = min(probability, 1.0)
-        accepted[i] = reaches[-1] * probability
-        reaches.append(reaches[-1] * (1.0 - probability))
-        if reaches[-1] <= 0.0 or total <= LEAST_TOTAL:
-            # Never rejected, or only by rounding: p and C q then agree, and so do the residuals.
-            levels.append(levels[-1])
-            scales.append(scales[-1])
+        accepted[i] = reach * probability
+        reach *= 1.0 - probability
+        last += 1
+        # Never rejected, or only by rounding: p and C q then agree, and so do the residuals.
+        ended = reach <= 0.0 or total <= LEAST_TOTAL
+        if not ended:
+            level, scale = following, 1.0 / total
+            following += total
+        steps[0, last], steps[1, last], steps[2, last] = level, scale, reach
+        if ended:
             break
-        levels.append(following)
-        scales.append(1.0 / total)
-        following += total
-    return accepted, np.array([levels, scales, reaches])
+    return accepted, steps[:, : last + 1].copy()
 
 
 @njit
 def level_sums(p, q, level, scale, following):
     """Acceptance of a sibling against ``scale (p - level q)+``, and ``sum (p - following q)+``."""
     # a lane a token of the block, since sums in a single chain are not vectorised
-    accepted = np.zeros(BLOCK)
-    left = np.zeros(BLOCK)
-    for start in range(0, p.size, BLOCK):
-        target, draft = p[start : start + BLOCK], q[start : start + BLOCK]
-        for i in range(target.size):
-            residual = max(target[i] - level * draft[i], 0.0) * scale
-            accepted[i] += min(residual, draft[i])
-            left[i] += max(target[i] - following * draft[i], 0.0)
+    accepted, left = np.zeros(SPAN), np.zeros(SPAN)
+    for start in range(0, p.size, SPAN):
+        add_level_sums(
+            p[start : start + SPAN],
+            q[start : start + SPAN],
+            level,
+            scale,
+            following,
+            accepted,
+            left,
+        )
     return sum_side_by_side(accepted), sum_side_by_side(left)
+
+
+@kernel
+def add_level_sums(target, draft, level, scale, following, accepted, left):
+    """The terms of `level_sums` of a block, each to its lane."""
+    for i in range(target.size):
+        own, share = target[i], draft[i]
+        residual = max(own - level * share, 0.0) * scale
+        accepted[i] += min(residual, share)
+        left[i] += max(own - following * share, 0.0)
 
 
 @njit
