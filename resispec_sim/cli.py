@@ -33,6 +33,7 @@ from .terminal import (
     numbers,
 )
 from .tree_command import tree_command
+from .types import Device
 
 FAILED = 2
 READER_GONE = 141  # what a shell shows for SIGPIPE
@@ -59,6 +60,7 @@ def replay(
     top_p: TopP = None,
     engine: EngineOptions = ENGINE_OPTIONS,
     tolerance: float = REPLAY.tolerance,
+    device: Device = "cpu",
     json_output: Json = False,
     out: Path | None = None,
 ) -> int:
@@ -78,6 +80,8 @@ def replay(
         Tree of the expected accepted length; d5b3 has 4 drafted levels and 3 children per node.
     tolerance : float
         Width of a bounded acceptance below which no more paths are walked for it.
+    device : str
+        cpu, or cuda: ResiSpec and SpecInfer on the current GPU, the rest on the CPU.
     out : Path, optional
         Folder for summary.json, positions.csv and provenance.json.
     """
@@ -98,6 +102,7 @@ def replay(
         top_k=top_k,
         top_p=top_p,
         tolerance=tolerance,
+        device=device,
         **engine.arguments(),
     )
     if out is not None:

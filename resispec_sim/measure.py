@@ -16,7 +16,7 @@ from .engine.specinfer_summary import Summary, specinfer_summary
 from .errors import RuleError
 from .rules import ResidualRule, Rule, SpecInfer
 from .trees import CompleteTree
-from .types import Method
+from .types import Device, Method
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Plan:
         Sibling counts of the per-position figures.
     tree : CompleteTree
         Its branching is the sibling count behind the accepted length.
-    method, max_paths, tolerance, seed
+    method, max_paths, tolerance, device, seed
         Passed on to the engine; a method that there is not is refused (`InputError`).
     """
 
@@ -42,6 +42,7 @@ class Plan:
     method: Method = REPLAY.method
     max_paths: int = REPLAY.max_paths
     tolerance: float = REPLAY.tolerance
+    device: Device = "cpu"
     seed: int = REPLAY.seed
 
     def __post_init__(self) -> None:
@@ -166,6 +167,7 @@ def _laws(
             max_paths=plan.max_paths,
             seed=seed,
             tolerance=plan.tolerance,
+            device=plan.device,
         )
         # other rules take no proxies off a residual, so that there is nothing to reconstruct from
         laws.append((figures, appendix_b(rule) if isinstance(rule, ResidualRule) else np.nan))

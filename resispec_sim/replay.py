@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from .provenance import provenance
 from .report import Report
 from .rules import RULES, PositionRule, Rule, parse_rule
 from .trees import CompleteTree, parse_tree
-from .types import Backend, Method
+from .types import Backend, Device, Method
 from .work import ReplayWork
 
 _T = TypeVar("_T")
@@ -41,6 +41,7 @@ def replay(
     method: Method = REPLAY.method,
     max_paths: int = REPLAY.max_paths,
     tolerance: float = REPLAY.tolerance,
+    device: Device = "cpu",
     seed: int = REPLAY.seed,
     n_jobs: int = REPLAY.n_jobs,
     backend: Backend = REPLAY.backend,
@@ -73,6 +74,8 @@ def replay(
         Path-steps per position that may be walked one by one; many more are summed at once.
     tolerance : float
         Width of a bounded acceptance that suffices; see `exact_law`.
+    device : {"cpu", "cuda"}
+        Where laws are computed; ``"cuda"`` takes one position after another to the current GPU.
     seed : int
         Seed of everything random; a position's streams depend on it and on the position only.
     n_jobs : int
@@ -123,8 +126,10 @@ def replay(
         method=method,
         max_paths=check_whole("max_paths", max_paths, at_least=1),
         tolerance=check_number("tolerance", tolerance),
+        device=device,
         seed=check_whole("seed", seed, at_least=0),
     )
+    _check_device(device)
     left_out = check_counts(plan.rules, plan.siblings)
     workers = check_workers(n_jobs, backend, scheduler)
     with contextlib.ExitStack() as stack:
@@ -181,6 +186,15 @@ def replay(
         n_planned=stop - start,
         left_out=left_out,
     )
+
+
+def _check_device(device: str) -> None:
+    if device not in get_args(Device):
+        raise InputError(f"device is {device!r}; use one of {', '.join(get_args(Device))}")
+    if device == "cuda":
+        from .engine.gpu.devices import require_gpu
+
+        require_gpu()  # before the work, so that the error comes first
 
 
 def check_counts(rules: Sequence[Rule], siblings: Sequence[int]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 import resispec_sim.measure as measuring
 from resispec_sim import exact_law, optimal_acceptance, replay, write_dump
-from resispec_sim.errors import DumpError, InputError, RuleError
+from resispec_sim.errors import DeviceError, DumpError, InputError, RuleError
 from resispec_sim.pooling import EalContext, pool
 from resispec_sim.replay import split_rules
 from resispec_sim.trees import bootstrap_ratio, parse_tree, path_eal
@@ -275,3 +275,16 @@ def test_the_table_fits_its_width(report):
         text = printed(report, width)
         assert max(map(len, text.splitlines())) <= width
         assert SHAPED in text and "random proxies" in text and "…" not in text
+
+
+def test_a_gpu_is_asked_for_before_the_work(monkeypatch):
+    """Without one the error says so before a position is read; another device is refused by name."""
+    with pytest.raises(InputError, match="device is 'tpu'"):
+        replay("smollm2-t1.0", positions="0:1", device="tpu")
+
+    def missing():
+        raise DeviceError("no GPU")
+
+    monkeypatch.setattr("resispec_sim.engine.gpu.devices.require_gpu", missing)
+    with pytest.raises(DeviceError, match="no GPU"):
+        replay("no-such-dump", positions="0:1", device="cuda")

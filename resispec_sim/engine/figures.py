@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.law import law_of_row
 from resispec_sim.engine.specinfer_summary import Summary
 from resispec_sim.rules import PositionRule
+from resispec_sim.types import Device, Method
 
 FloatArray = NDArray[np.float64]
 
@@ -71,13 +72,28 @@ def figures_of_row(
     n_siblings: int,
     *,
     token: int,
-    method: str,
+    method: Method,
     max_paths: int,
     seed: int,
     tolerance: float,
+    device: Device = "cpu",
 ) -> Figures:
     """Figures of one position; parameters as in `resispec_sim.engine.law.exact_law`, but checked."""
-    law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed, tolerance)
+    if device == "cpu":
+        law = law_of_row(rule, p, q, n_siblings, method, True, max_paths, seed, tolerance)
+    else:
+        from resispec_sim.engine.gpu.batch import laws_on_gpu
+
+        (law,) = laws_on_gpu(
+            rule,
+            p[None],
+            q[None],
+            n_siblings,
+            method=method,
+            by_token=True,
+            max_paths=max_paths,
+            seeds=[seed],
+        )
     assert law.accepted_by_token is not None
     excess = law.output_probs - p
     excess_token = int(excess.argmax())
