@@ -17,7 +17,9 @@ def seeded_proxies(vocab_size: int, n_siblings: int, seed: int, position: int) -
     size = min(vocab_size, max(vocab_size // 8, LEAST_WINDOW))
     levels = np.empty(-(-(size + n_siblings) // 8), dtype=np.uint64)
     first, totals = np.empty(n_siblings, dtype=np.int64), np.empty(n_siblings)
-    fill_at_random(levels, first, totals, vocab_size - size + 1, seed % 2**63, position)
+    if seed >= 2**63:
+        seed = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    fill_at_random(levels, first, totals, vocab_size - size + 1, seed, position)
     bytes_ = levels.view(np.uint8)
     return Proxies(bytes_, *spread(bytes_, size, first, totals))
 
