@@ -138,6 +138,15 @@ def _run_here(
     lock = threading.Lock()
 
     def compute_here(chunk: Chunk) -> None:
+        nonlocal ended
+        try:
+            compute_chunk(chunk)
+        except BaseException:
+            with lock:
+                ended = True  # what the other threads still find is not kept either
+            raise
+
+    def compute_chunk(chunk: Chunk) -> None:
         with contextlib.closing(dump.iter_positions(chunk.start, chunk.stop)) as positions:
             for index, position in enumerate(positions, start=chunk.start):
                 results = work(dump, index, position)

@@ -220,7 +220,7 @@ def test_an_interruption_keeps_what_was_computed(dump, monkeypatch, tmp_path, n_
     def interrupted(*args, **kwargs):
         with lock:
             calls.append(args)
-            if len(calls) == 9:
+            if len(calls) >= 9:
                 raise KeyboardInterrupt
         return laws(*args, **kwargs)
 
