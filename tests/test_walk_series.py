@@ -111,7 +111,8 @@ def test_small_pairs_reach_the_tail():
 def check_modes(rule, p, q, n, *, want_law, lightest=False):
     """Series and loops agree in all that they return; so do their steps, with a count apart.
 
-    A walk counts no path lighter than 1e-250; where there may be some (`lightest`) it has fewer steps.
+    Paths lighter than 1e-250 are not walked one by one; where there may be some (`lightest`) the count
+    apart is not compared.
     """
     space = to_ratio_space(p, q)
     first = first_rejection(rule, space)
@@ -130,7 +131,7 @@ def check_modes(rule, p, q, n, *, want_law, lightest=False):
     length = n if want_law else n - 1
     if length <= 3 and rule.budget == "minimal":
         counted = count_rejected_prefixes(p, q, length)
-        assert plain.steps <= counted if lightest else plain.steps == counted
+        assert lightest or plain.steps == counted
 
 
 KINDS = ["zipf", "top-p", "flat", "peaked", "wide", "raised", "extreme"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.config import ENGINE
 from resispec_sim.engine.law import law_of_row
 from resispec_sim.engine.specinfer_summary import Summary
 from resispec_sim.rules import PositionRule
@@ -75,7 +76,7 @@ def figures_of_row(
     method: Method,
     max_paths: int,
     seed: int,
-    tolerance: float,
+    tolerance: float = ENGINE.tolerance,
     device: Device = "cpu",
 ) -> Figures:
     """Figures of one position; parameters as in `resispec_sim.engine.law.exact_law`, but checked."""

@@ -26,7 +26,7 @@ from resispec_sim.engine.nodes import N_NODES, Grid, new_second, node_below, thr
 from resispec_sim.engine.pairs import HANDED_OCTAVE, NOT_HANDED, PRIVATE, SHARED, close_pairs
 from resispec_sim.engine.paths import FirstRejection
 from resispec_sim.engine.ratio_space import RatioSpace
-from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
+from resispec_sim.engine.tail import N_OCTAVES, TAIL_OCTAVE, Table, index_of, octave
 from resispec_sim.engine.terms import add_term, new_terms, sum_law
 
 FloatArray = NDArray[np.float64]
@@ -59,7 +59,7 @@ def merge_tail(space: RatioSpace, table: Table) -> Table:
     index = np.minimum(index, space.n_over - 1)
     # what has p = 0 is told by its place
     index[merged[:, 1] == 0] = 0
-    exponent = 1022 - (merged[:, 0].view(np.int64) >> 52)
+    exponent = np.clip(1022 - (merged[:, 0].view(np.int64) >> 52), 0, N_OCTAVES - 1)
     order = np.lexsort((index, exponent))
     counts = np.bincount(exponent, minlength=table.start.size - 1)[TAIL_OCTAVE:]
     start = table.start.copy()

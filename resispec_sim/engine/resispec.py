@@ -128,8 +128,10 @@ def exact_outcome(
 ) -> Outcome | None:
     """All paths, or None where they turn out to be more than `max_work`."""
     walked = run_walk(rule, space, table, first, n_siblings, max_work=max_work)
-    if not walked.complete:
-        return None
+    return _all_paths(rule, walked) if walked.complete else None
+
+
+def _all_paths(rule: ResiSpec, walked: Walked) -> Outcome:
     law = walked.accepted_by_token.sum(axis=0) + walked.closed
     return Outcome(
         output_probs=check_mass(law, f"the law of {rule.label}"),
@@ -159,6 +161,8 @@ def certified_outcome(
     if on_grid:
         max_work = min(max_work, GRID_CUT_WORK)
     law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
+    if law.lost[-1] == 0.0:
+        return _all_paths(rule, law)
     steps = law.steps
     if n_siblings == 3:
         grid = new_grid(table)
@@ -175,8 +179,7 @@ def certified_outcome(
         by_token = np.maximum(found.accepted_by_token, 0.0)
         steps += found.steps
     certain = by_token.sum(axis=0) + np.maximum(law.closed, 0.0)
-    undecided = law.lost[-1] > 0 or (interval[:, 1] > interval[:, 0]).any()
-    if undecided and on_grid:
+    if on_grid:
         rest, work = estimate_residual(space, table, first, grid)
         steps += work
         output, note = estimated_law(by_token.sum(axis=0), rest, certain)
@@ -189,7 +192,7 @@ def certified_outcome(
         output_probs=output,
         accepted=interval.mean(axis=1),
         accepted_by_token=by_token,
-        method="certified" if undecided else "exact",
+        method="certified",
         n_paths=steps,
         accepted_interval=interval,
         certain=certain,
