@@ -12,7 +12,7 @@ import pandas as pd
 from .checks import as_list, check_number, check_whole
 from .config import REPLAY
 from .dumps import Dump, open_dump
-from .engine.law import check_engine
+from .engine.law import check_engine, check_tolerance
 from .errors import InputError, RuleError
 from .measure import Plan, Row, is_defined
 from .parallel import check_workers, run_positions
@@ -125,7 +125,7 @@ def replay(
         tree=_as_tree(tree),
         method=method,
         max_paths=check_whole("max_paths", max_paths, at_least=1),
-        tolerance=check_number("tolerance", tolerance),
+        tolerance=check_tolerance(tolerance),
         device=device,
         seed=check_whole("seed", seed, at_least=0),
     )

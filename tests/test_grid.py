@@ -281,3 +281,30 @@ def test_mass_of_a_large_vocabulary_with_a_flat_draft(n):
     law = exact_law("resispec", p / p.sum(), np.full(p.size, 1.0 / p.size), n)
     assert law.method == "exact"
     assert law.output_probs.sum() == pytest.approx(1.0, abs=4e-13)
+
+
+def test_a_token_that_weighs_nothing_at_a_node_has_a_slope_there():
+    """Its ratio is the float below a node: it is among the node's children, of weight 0."""
+    node = 0.0004024505615234375
+    heavy = 0.15247914532938242
+    light = np.round(node * (1 + 1 / 500) * 2**40) / 2**40
+    rest = 1.0 - heavy - 60 * 2.0**-10 - 800 * light
+    q = np.concatenate(
+        ([heavy], np.full(60, 2.0**-10), np.full(800, light), np.full(32, rest / 32))
+    )
+    p = np.concatenate(([node * heavy], np.zeros(860), np.full(32, (1 - node * heavy) / 32)))
+    bounded = exact_law("resispec", p, q, 3, method="certified", max_paths=1)
+    exact = exact_law("resispec", p, q, 3, method="exact")
+    low, high = bounded.accepted_interval.T
+    assert (low <= exact.accepted + 1e-15).all() and (exact.accepted <= high + 1e-15).all()
+
+
+@pytest.mark.parametrize("many", [18_000, 100_000])
+def test_bounds_allow_for_the_rounding_of_equal_terms(many):
+    """Two levels: what each sibling accepts is Q, (1 - Q) Q and (1 - Q)**2 Q."""
+    q = np.concatenate((np.full(many, 0.71 / many), np.full(1000, 0.29 / 1000)))
+    p = np.concatenate((np.zeros(many), np.full(1000, 1 / 1000)))
+    law = exact_law("resispec", p, q, 3, method="certified", max_paths=1)
+    low, high = law.accepted_interval.T
+    true = 0.29 * 0.71 ** np.arange(3)
+    assert (low - 1e-13 <= true).all() and (true <= high + 1e-13).all()

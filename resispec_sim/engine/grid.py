@@ -35,7 +35,9 @@ from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
 
 FloatArray = NDArray[np.float64]
-ROUNDING = 1e-14  # of a whole sum of this module; added to the upper bound
+ROUNDING = (
+    4.0 * np.finfo(np.float64).eps
+)  # per term of a plain sum of masses that come to 1 at most
 MOST_WORK = 10_000_000  # path-steps up to which every node is summed
 LARGEST_STEP = 16
 FEW = 48  # children that are summed one by one rather than left to the grid
@@ -98,9 +100,15 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
         new_scratch(3),
     )
     high[:] = low
-    high[2] += extra + ROUNDING
+    high[2] += extra
+    margin = ROUNDING * space.n_over
+    low[1:] -= margin
+    high[1:] += margin
     by_token = sum_terms(space, acc, acc_point, acc_series)
-    return Bracket(np.maximum(low, 0.0), high, np.maximum(by_token, 0.0), int(work))
+    by_token[1:] *= 1.0 - margin
+    return Bracket(
+        np.maximum(low, 0.0), np.minimum(high, 1.0), np.maximum(by_token, 0.0), int(work)
+    )
 
 
 @kernel
@@ -264,6 +272,9 @@ def _sum_node(
             wx = w * qx - px
             tail = o >= TAIL_OCTAVE
             if wx <= LIGHTEST or (tail and wx <= rho_low):
+                if not tail:
+                    # it weighs nothing at the node itself, but does from there on
+                    slope += qx * open_q
                 continue
             scale = whole
             if x < k_below:
@@ -339,7 +350,7 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted,
     between = w * (table.rows[k_node, 2] - table.rows[k, 2])
     between -= table.rows[k, 1] - table.rows[k_node, 1]
     above = handed.values[0, node] + handed.values[2, node] + handed.values[1, node] * (w - start)
-    extra = above + max(between, 0.0) - chord
+    extra = max(above + max(between, 0.0) - chord, 0.0)
     if px <= 0.0:
         return extra
     # the same token drawn again as if it had not been rejected

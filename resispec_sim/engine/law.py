@@ -162,8 +162,7 @@ def exact_law(
     check_method(method)
     if not check_number("max_paths", max_paths) > 0:
         raise InputError(f"max_paths is {max_paths!r}; give a positive number of path-steps")
-    if not 0 <= check_number("tolerance", tolerance) <= 1:
-        raise InputError(f"tolerance is {tolerance!r}; give a width of an interval, 0 to 1")
+    check_tolerance(tolerance)
     if device == "cuda":
         cupy = require_gpu()
         pair = (
@@ -188,6 +187,13 @@ def check_method(method: str) -> None:
     """Raise `InputError` unless `exact_law` knows the method."""
     if method not in get_args(Method):
         raise InputError(f"method is {method!r}; use one of {', '.join(get_args(Method))}")
+
+
+def check_tolerance(tolerance: float) -> float:
+    """A width of an interval of acceptance, from 0 to 1 (`InputError`)."""
+    if not 0 <= check_number("tolerance", tolerance) <= 1:
+        raise InputError(f"tolerance is {tolerance!r}; give a width of an interval, 0 to 1")
+    return float(tolerance)
 
 
 def check_engine(rule: Rule) -> PositionRule:
