@@ -56,7 +56,7 @@ def check_bracket(bracket, exact):
     assert bracket.low[2] <= exact.accepted[2] + ROUNDING
     assert bracket.high[2] >= exact.accepted[2] - ROUNDING
     np.testing.assert_allclose(
-        bracket.by_token[:2], exact.accepted_by_token[:2], rtol=0, atol=ROUNDING
+        bracket.by_token[:2], exact.accepted_by_token[:2], rtol=0, atol=1e-10
     )
     excess = bracket.by_token[2] - exact.accepted_by_token[2]
     assert excess.max() <= ROUNDING
