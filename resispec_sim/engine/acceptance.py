@@ -5,10 +5,9 @@ Legend as in `closing`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from resispec_sim.engine.closing import (
     LIGHTEST,
+    child_at,
     clipped_mass,
     contains,
     last_octave,
@@ -16,14 +15,13 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
+from resispec_sim.engine.terms import accept_next
 
 HEAVY_WORK = 4  # path-steps that a series costs here
 
 
 @kernel
-def close_acceptance(
-    space, table, w, k_end, tokens, n_tokens, scale, level, accepted, acc, acc_point, acc_series
-):
+def close_acceptance(space, table, w, k_end, tokens, n_tokens, scale, level, accepted):
     """Mass accepted of sibling `level` (an index), over all ways to reject the one before it.
 
     Returns the path-steps it cost.
@@ -40,29 +38,24 @@ def close_acceptance(
         low_mass = open_q * low_w - (w * moments[3] - moments[4])
         low_w += w * table.zero_moments[1]
         low_mass += w * table.zero_moments[1] * open_q
-        acc_series[k_end, 0] -= scale * w
-        acc_series[k_end, 1] += scale
+        accepted.series[k_end, 0] -= scale * w
+        accepted.series[k_end, 1] += scale
         for i in range(n_tokens):
             e = tokens[i]
             if e < k_end and octave(q[e]) >= TAIL_OCTAVE:
                 wx = w * q[e] - p[e]
                 low_w -= wx
                 low_mass -= wx * (open_q - q[e])
-                acc_point[level, e] += scale * wx * q[e]
+                accepted.point[level, e] += scale * wx * q[e]
         n_blocks, work = last_octave(w, table) + 1, HEAVY_WORK
     for o in range(n_blocks):
         first, stop = 0, k_end
         if series:
             first, stop = table.start[o], table.start[o + 1]
         for at_x in range(first, stop):
-            if series:
-                x = np.int64(table.place[at_x])
-                if x >= k_end:
-                    break
-                qx, px = table.by_octave[at_x, 0], table.by_octave[at_x, 1]
-            else:
-                x = at_x
-                qx, px = q[x], p[x]
+            x, qx, px, _ = child_at(at_x, False, series, k_end, tokens, table, p, q)
+            if x < 0:
+                break
             wx = w * qx - px
             in_series = series and o >= TAIL_OCTAVE
             if wx <= LIGHTEST or (in_series and wx <= rho_low):
@@ -73,7 +66,7 @@ def close_acceptance(
             if wx <= rho_low:
                 low_w += wx
                 low_mass += wx * max(open_q - own, 0.0)
-                acc_point[level, x] -= scale * wx * own
+                accepted.point[level, x] -= scale * wx * own
                 continue
             work += 1
             k = index_of(wx, table)
@@ -83,28 +76,24 @@ def close_acceptance(
                 e = tokens[i]
                 left_out = min(p[e], wx * q[e])
                 mass -= left_out
-                acc_point[level, e] -= scale * left_out
+                accepted.point[level, e] -= scale * left_out
             total += max(mass, 0.0)
-            acc[level, k, 0] += scale
-            acc[level, k, 1] += scale * wx
+            accepted.terms[level, k, 0] += scale
+            accepted.terms[level, k, 1] += scale * wx
             if in_series:
                 low_w -= wx
                 low_mass -= wx * (open_q - own)
                 held -= wx * own
-            acc_point[level, x] -= scale * held
+            accepted.point[level, x] -= scale * held
     for i in range(n_tokens):
         wx = w * q[tokens[i]]
         if wx <= LIGHTEST:
             continue
         k = index_of(wx, table)
         total += clipped_mass(wx, k, table, space, tokens, n_tokens)
-        acc[level, k, 0] += scale
-        acc[level, k, 1] += scale * wx
-        for j in range(n_tokens):
-            e = tokens[j]
-            acc_point[level, e] -= scale * min(p[e], wx * q[e])
-    accepted[level] += scale * (total + low_mass)
-    acc[level, n_zero, 1] += scale * low_w
+        accept_next(level, wx, k, scale, space, tokens, n_tokens, accepted)
+    accepted.mass[level] += scale * (total + low_mass)
+    accepted.terms[level, n_zero, 1] += scale * low_w
     for i in range(n_tokens):
-        acc_point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
+        accepted.point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
     return work

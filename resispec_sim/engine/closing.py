@@ -88,6 +88,15 @@ def contains(tokens, n_tokens, x):
 
 
 @inlined
+def first_token(x, space, tokens):
+    """Put the first rejected token among the rejected ones; returns how many there are."""
+    if space.p[x] <= 0.0:
+        return 0
+    tokens[0] = x
+    return 1
+
+
+@inlined
 def open_draft(table, space, tokens, n_tokens):
     """Draft mass of the tokens with p > 0 that were not rejected."""
     mass = table.rows[space.n_zero, 2] if space.n_zero <= space.n_over else 0.0
@@ -111,6 +120,35 @@ def count_fresh(k, tokens, n_tokens):
         if tokens[i] < k:
             n -= 1
     return n
+
+
+@inlined
+def zero_sums(free, table):
+    """Sums of ``q / (1 - q F)`` and of q times that over the tail's tokens with p = 0."""
+    power, once, twice = 1.0, 0.0, 0.0
+    for i in range(1, 6):
+        once += power * table.zero_moments[i]
+        if i < 5:
+            twice += power * table.zero_moments[i + 1]
+        power *= free
+    return once, twice
+
+
+@inlined
+def child_at(at, again, series, k_end, tokens, table, p, q):
+    """``(token, q, p, how many)`` of one child in a loop over blocks; token -1 ends the block.
+
+    A token that was rejected before counts with p = 0. Blocks are octaves where the rest is in a series.
+    """
+    if again:
+        x = tokens[at]
+        return x, q[x], 0.0, 1.0
+    if not series:
+        return at, q[at], p[at], 1.0
+    x = np.int64(table.place[at])
+    if x >= k_end:
+        x = -1
+    return x, table.by_octave[at, 0], table.by_octave[at, 1], table.by_octave[at, 2]
 
 
 @inlined
@@ -200,22 +238,9 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
                 spread += block_t
                 low_cw += block_cw
                 block_t, block_cw = 0.0, 0.0
-            many = 1.0
-            if again:
-                x = tokens[at]
-                qx, px = q[x], 0.0
-            elif series:
-                x = np.int64(table.place[at])
-                if x >= k_end:
-                    break
-                qx, px, many = (
-                    table.by_octave[at, 0],
-                    table.by_octave[at, 1],
-                    table.by_octave[at, 2],
-                )
-            else:
-                x = at
-                qx, px = q[x], p[x]
+            x, qx, px, many = child_at(at, again, series, k_end, tokens, table, p, q)
+            if x < 0:
+                break
             wx = w * qx - px
             if wx <= LIGHTEST or (in_series and wx <= rho_low):
                 continue
@@ -295,12 +320,7 @@ def _sum_leaves(space, table, w, k, open_q, scale, terms):
     row[10] += s3 * (g03 + r * g12 + g02)
     row[11] += s4 * r * g03
     if space.n_zero > 0:
-        power, once, twice = 1.0, 0.0, 0.0
-        for i in range(1, 6):
-            once += power * table.zero_moments[i]
-            if i < 5:
-                twice += power * table.zero_moments[i + 1]
-            power *= open_q
+        once, twice = zero_sums(open_q, table)
         spread += r * once
         # a (1 - t) = a - a t
         low_cw += w * (table.zero_moments[1] - r * twice)

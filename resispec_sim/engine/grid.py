@@ -25,14 +25,16 @@ from resispec_sim.engine.acceptance import close_acceptance
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
+    first_token,
     last_octave,
     new_scratch,
 )
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.nodes import N_NODES, Grid, node_below
-from resispec_sim.engine.paths import FirstRejection, sum_terms
+from resispec_sim.engine.paths import FirstRejection
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
+from resispec_sim.engine.terms import accept_next, new_accepted, sum_accepted
 
 FloatArray = NDArray[np.float64]
 ROUNDING = (
@@ -79,12 +81,7 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
     -------
     Bracket
     """
-    vocab = space.p.size
-    low, high = np.zeros(3), np.zeros(3)
-    acc, acc_point = np.zeros((3, space.n_over + 1, 2)), np.zeros((3, vocab))
-    acc_series = np.zeros((space.n_over + 1, 2))
-    acc[0, space.n_over] = 1.0
-    low[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
+    accepted = new_accepted(space, 3, series=True)
     handed = Handed(np.zeros(N_NODES), np.zeros(N_NODES), np.zeros(N_NODES), np.zeros((3, N_NODES)))
     extra, work = _bracket(
         space,
@@ -93,18 +90,15 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
         first.scale,
         grid,
         handed,
-        low,
-        acc,
-        acc_point,
-        acc_series,
+        accepted,
         new_scratch(3),
     )
-    high[:] = low
+    low, high = accepted.mass.copy(), accepted.mass.copy()
     high[2] += extra
     margin = ROUNDING * space.n_over
     low[1:] -= margin
     high[1:] += margin
-    by_token = sum_terms(space, acc, acc_point, acc_series)
+    by_token = sum_accepted(space, accepted)
     by_token[1:] *= 1.0 - margin
     return Bracket(
         np.maximum(low, 0.0), np.minimum(high, 1.0), np.maximum(by_token, 0.0), int(work)
@@ -120,12 +114,9 @@ def _bracket(
     grid,
     handed,
     accepted,
-    acc,
-    acc_point,
-    acc_series,
     scratch,
 ):
-    p, q = space.p, space.q
+    q = space.q
     tok = scratch.counts[4]
     work = 0
     step = choose_step(space, table, first_weight, grid, TAIL_OCTAVE, MOST_WORK, handed.whole)
@@ -134,32 +125,13 @@ def _bracket(
         w, scale = first_weight[x], first_scale[x]
         if w <= LIGHTEST:
             continue
-        n_tok = 0
-        if p[x] > 0.0:
-            tok[0] = x
-            n_tok = 1
+        n_tok = first_token(x, space, tok)
         k = index_of(w, table)
-        accepted[1] += scale * clipped_mass(w, k, table, space, tok, n_tok)
-        acc[1, k, 0] += scale
-        acc[1, k, 1] += scale * w
-        if n_tok > 0:
-            acc_point[1, x] -= scale * min(p[x], w * q[x])
+        accepted.mass[1] += scale * clipped_mass(w, k, table, space, tok, n_tok)
+        accept_next(1, w, k, scale, space, tok, n_tok, accepted)
         node = node_below(w)
         if is_summed(x, w, k, node, q, table, TAIL_OCTAVE):
-            work += close_acceptance(
-                space,
-                table,
-                w,
-                k,
-                tok,
-                n_tok,
-                scale,
-                2,
-                accepted,
-                acc,
-                acc_point,
-                acc_series,
-            )
+            work += close_acceptance(space, table, w, k, tok, n_tok, scale, 2, accepted)
             continue
         work += 1
         node = node // step * step
@@ -180,16 +152,13 @@ def _bracket(
                 below,
                 k_below,
                 accepted,
-                acc,
-                acc_point,
-                acc_series,
             )
     for node in range(grid.weight.size):
         amount = handed.second[node]
         if amount != 0.0:
             k = index_of(min(grid.weight[node], 1.0), table)
-            acc[2, k, 0] += amount
-            acc[2, k, 1] += amount * grid.weight[node]
+            accepted.terms[2, k, 0] += amount
+            accepted.terms[2, k, 1] += amount * grid.weight[node]
     # second pass: the first token's own part, and how far the sum can be above its chord
     extra = 0.0
     for x in range(space.n_over):
@@ -202,7 +171,7 @@ def _bracket(
             continue
         node = node // step * step
         extra += scale * _own_part(
-            space, table, grid, handed, x, w, k, node, node + step, scale, accepted, acc, acc_point
+            space, table, grid, handed, x, w, k, node, node + step, scale, accepted
         )
     return extra, work
 
@@ -237,9 +206,7 @@ def is_summed(x, w, k, node, q, table, head):
 
 
 @kernel
-def _sum_node(
-    space, table, grid, handed, node, k_end, k_below, accepted, acc, acc_point, acc_series
-):
+def _sum_node(space, table, grid, handed, node, k_end, k_below, accepted):
     """F of a node, with what was handed to it scattered over the tokens that it is accepted as."""
     n_zero, rho_low = space.n_zero, table.rho_low
     w = grid.weight[node]
@@ -255,8 +222,8 @@ def _sum_node(
         weight = w * m[1] - m[2]
         mass = open_q * weight - (w * m[3] - m[4]) + w * zeros * open_q
         weight += w * zeros
-        acc_series[k, 0] -= scale * w
-        acc_series[k, 1] += scale
+        accepted.series[k, 0] -= scale * w
+        accepted.series[k, 1] += scale
         if side == 0:
             value, low_w = mass, weight
             slope = open_q * (m[1] + zeros) - m[3]
@@ -317,7 +284,7 @@ def _sum_node(
                     change -= wx * (open_q - own_q)
                     point -= wx * own_q
                     steep -= qx * (open_q - own_q)
-            acc_point[2, x] -= scale * point
+            accepted.point[2, x] -= scale * point
             value += change
             slope += steep
             gap += over
@@ -326,8 +293,8 @@ def _sum_node(
                 value_cut += change
                 low_w_cut += light
                 gap_cut += over
-    accepted[2] += whole * value + cut * value_cut
-    acc[2, n_zero, 1] += whole * low_w + cut * low_w_cut
+    accepted.mass[2] += whole * value + cut * value_cut
+    accepted.terms[2, n_zero, 1] += whole * low_w + cut * low_w_cut
     handed.values[0, node] = value
     handed.values[1, node] = slope
     handed.values[2, node] = gap
@@ -338,7 +305,7 @@ def _sum_node(
 
 
 @inlined
-def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted, acc, acc_point):
+def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted):
     """Take the first token's own part out of what was handed to the grid; returns upper less lower."""
     p, q = space.p, space.q
     qx, px = q[x], p[x]
@@ -358,10 +325,10 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted,
     if x < k_node and wx > LIGHTEST:
         at = index_of(wx, table)
         own = min(px, wx * qx)
-        accepted[2] -= scale * (table.rows[at, 1] + wx * table.rows[at, 2] - own)
-        acc[2, at, 0] -= scale
-        acc[2, at, 1] -= scale * wx
-        acc_point[2, x] += scale * own
+        accepted.mass[2] -= scale * (table.rows[at, 1] + wx * table.rows[at, 2] - own)
+        accepted.terms[2, at, 0] -= scale
+        accepted.terms[2, at, 1] -= scale * wx
+        accepted.point[2, x] += scale * own
     # it was rejected, so it is not accepted: at most q_x w2 or p_x for each x2
     m = table.moments[k]
     weight, count = w * m[1] - m[2], m[0]
@@ -378,15 +345,15 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted,
             if table.place[at_x] >= k:
                 break
             head += min(px, max(w * table.by_octave[at_x, 0] - table.by_octave[at_x, 1], 0.0) * qx)
-    accepted[2] -= scale * (head + most)
-    acc_point[2, x] -= scale * (head + most)
+    accepted.mass[2] -= scale * (head + most)
+    accepted.point[2, x] -= scale * (head + most)
     extra += most - min(least, most)
     # and drawn again it is rejected with certainty
     again = w * qx
     at = index_of(again, table)
     held = min(px, again * qx)
-    accepted[2] += scale * (table.rows[at, 1] + again * table.rows[at, 2] - held)
-    acc[2, at, 0] += scale
-    acc[2, at, 1] += scale * again
-    acc_point[2, x] -= scale * held
+    accepted.mass[2] += scale * (table.rows[at, 1] + again * table.rows[at, 2] - held)
+    accepted.terms[2, at, 0] += scale
+    accepted.terms[2, at, 1] += scale * again
+    accepted.point[2, x] -= scale * held
     return extra

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from resispec_sim.engine.closing import (
     LIGHTEST,
     close_last,
+    first_token,
     last_octave,
     new_scratch,
     spread_share,
@@ -27,7 +28,7 @@ from resispec_sim.engine.pairs import HANDED_OCTAVE, NOT_HANDED, PRIVATE, SHARED
 from resispec_sim.engine.paths import FirstRejection
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import N_OCTAVES, TAIL_OCTAVE, Table, index_of, octave
-from resispec_sim.engine.terms import add_term, new_terms, sum_law
+from resispec_sim.engine.terms import add_term, new_accepted, new_terms, sum_law
 
 FloatArray = NDArray[np.float64]
 SHARED_STRIDE = 8  # 16 nodes an octave for what light first rejections lead to
@@ -106,11 +107,7 @@ def estimate_residual(
         first.scale,
         grid,
         np.zeros((2, N_NODES)),
-        np.zeros(3),
-        np.zeros(4),
-        np.zeros((3, places, 2)),
-        np.zeros((3, space.p.size)),
-        np.zeros((places, 2)),
+        new_accepted(space, 3, series=True),
         scratch,
         new_second(grid, SHARED_STRIDE, third),
         new_second(grid, PRIVATE_STRIDE, third),
@@ -129,16 +126,12 @@ def _estimate(
     grid,
     handed,
     accepted,
-    lost,
-    acc,
-    acc_point,
-    acc_series,
     scratch,
     shared,
     private,
     terms,
 ):
-    p, q = space.p, space.q
+    q = space.q
     tok = scratch.counts[4]
     work = 0
     amounts, spreads = handed[0], handed[1]
@@ -159,10 +152,7 @@ def _estimate(
         w, scale = first_weight[x], first_scale[x]
         if w <= LIGHTEST:
             continue
-        n_tok = 0
-        if p[x] > 0.0:
-            tok[0] = x
-            n_tok = 1
+        n_tok = first_token(x, space, tok)
         k = index_of(w, table)
         node = node_below(w)
         if not is_summed(x, w, k, node, q, table, HANDED_OCTAVE):
@@ -184,10 +174,6 @@ def _estimate(
             2,
             0.0,
             accepted,
-            lost,
-            acc,
-            acc_point,
-            acc_series,
             scratch,
             PRIVATE if many else NOT_HANDED,
             private,
@@ -213,10 +199,6 @@ def _estimate(
                 2,
                 0.0,
                 accepted,
-                lost,
-                acc,
-                acc_point,
-                acc_series,
                 scratch,
                 SHARED,
                 shared,

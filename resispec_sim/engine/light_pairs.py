@@ -7,6 +7,7 @@ rejected tokens, a token e below it spreads ``t_e = q_e (1 - F) / (1 - q_e F)``.
 
 from __future__ import annotations
 
+from resispec_sim.engine.closing import zero_sums
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.series import (
     add_points,
@@ -38,12 +39,7 @@ def below_light(free, table, space, tokens, n_tokens):
             t = qe * held / (1.0 - qe * free)
             spread += t
             weight += qe * (1.0 - t)
-        power, once, twice = 1.0, 0.0, 0.0
-        for m in range(1, 6):
-            once += power * table.zero_moments[m]
-            if m < 5:
-                twice += power * table.zero_moments[m + 1]
-            power *= free
+        once, twice = zero_sums(free, table)
         spread += held * once
         weight += table.zero_moments[1] - held * twice
     return spread, weight
@@ -67,7 +63,7 @@ def light_child(a, b, zero, open_q, table, space, tokens, n_tokens):
 
 
 @kernel
-def sum_light(space, table, w, k, open_q, tokens, n_tokens, scale, scratch, acc_series, terms):
+def sum_light(space, table, w, k, open_q, tokens, n_tokens, scale, scratch, accepted, terms):
     """Sums over all children of the tail as if they were light: weights, masses, c w', t H."""
     rest = 1.0 - open_q
     moments = table.moments[k]
@@ -139,8 +135,8 @@ def sum_light(space, table, w, k, open_q, tokens, n_tokens, scale, scratch, acc_
                 value += t_spread[at(i, j - 1)]
             point[at(i, j)] = value
     add_points(-scale * w, point, w, terms.series[k])
-    acc_series[k, 0] -= scale * w
-    acc_series[k, 1] += scale
+    accepted.series[k, 0] -= scale * w
+    accepted.series[k, 1] += scale
     # sums of w (a - b) and w (a - b)(Q - a)
     low_w = w * moments[1] - moments[2]
     low_mass = open_q * low_w - (w * moments[3] - moments[4])
@@ -149,12 +145,7 @@ def sum_light(space, table, w, k, open_q, tokens, n_tokens, scale, scratch, acc_
         low_mass += w * zeros[1] * open_q
         # a child with p = 0: P and H at a = 0 without its own repeat, t = a r / (1 - a Q)
         below, kept = rest * phi[0], weight - rest * chi[0]
-        once, twice, power = 0.0, 0.0, 1.0
-        for m in range(1, 6):
-            once += power * zeros[m]
-            if m < 5:
-                twice += power * zeros[m + 1]
-            power *= open_q
+        once, twice = zero_sums(open_q, table)
         low_spread += below * rest * once
         low_cw += w * (zeros[1] * (kept + below) - below * rest * twice)
     return low_w, low_mass, low_cw, low_spread

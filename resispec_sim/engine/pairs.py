@@ -12,6 +12,7 @@ from resispec_sim.engine.closing import (
     BLOCK_MASK,
     LIGHTEST,
     LIGHTEST_SERIES,
+    child_at,
     clipped_mass,
     close_capacity,
     contains,
@@ -24,7 +25,7 @@ from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.light_pairs import light_child, sum_light
 from resispec_sim.engine.nodes import node_below, three_nodes
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
-from resispec_sim.engine.terms import add_term
+from resispec_sim.engine.terms import accept_next, add_term
 
 PAIR_SERIES_WORK = 80
 HEAVY_WORK = 4  # path-steps that a state with a look-up costs, against one without
@@ -44,10 +45,6 @@ def close_pairs(
     level,
     theta,
     accepted,
-    lost,
-    acc,
-    acc_point,
-    acc_series,
     scratch,
     handing,
     second,
@@ -80,7 +77,7 @@ def close_pairs(
             n_tokens,
             scale,
             scratch,
-            acc_series,
+            accepted,
             terms,
         )
         for i in range(n_tokens):
@@ -92,7 +89,7 @@ def close_pairs(
                 low_mass -= w * (a - b) * (open_q - a)
                 low_spread -= hanging
                 low_cw -= w * cw
-                acc_point[level, e] += scale * w * (a - b) * a
+                accepted.point[level, e] += scale * w * (a - b) * a
                 point[0, e] += scale * w * (cw * a + hanging * b)
         n_blocks = last_octave(w, table) + 1
     else:
@@ -114,19 +111,9 @@ def close_pairs(
                 low_cw += block_cw
                 low_spread += block_spread
                 block_w, block_mass, block_cw, block_spread = 0.0, 0.0, 0.0, 0.0
-            many = 1.0
-            if again:
-                x = tokens[at_x]
-                qx, px = q[x], 0.0
-            elif series:
-                x = np.int64(table.place[at_x])
-                if x >= k_end:
-                    break
-                qx, px = table.by_octave[at_x, 0], table.by_octave[at_x, 1]
-                many = table.by_octave[at_x, 2]
-            else:
-                x = at_x
-                qx, px = q[x], p[x]
+            x, qx, px, many = child_at(at_x, again, series, k_end, tokens, table, p, q)
+            if x < 0:
+                break
             wx = w * qx - px
             in_series = series and o >= TAIL_OCTAVE and not again
             if wx <= LIGHTEST or (in_series and wx <= rho_low):
@@ -145,7 +132,7 @@ def close_pairs(
                 block_spread += sign * hanging
                 block_cw += sign * w * cw
                 if not zero:
-                    acc_point[level, x] -= sign * scale * wx * a
+                    accepted.point[level, x] -= sign * scale * wx * a
                     point[0, x] -= sign * scale * w * (cw * a + hanging * b)
                 work += 1
                 if wx <= rho_low:
@@ -176,9 +163,6 @@ def close_pairs(
                 level,
                 theta,
                 accepted,
-                lost,
-                acc,
-                acc_point,
                 scratch,
                 second,
                 terms,
@@ -191,12 +175,12 @@ def close_pairs(
     low_mass += block_mass
     low_cw += block_cw
     low_spread += block_spread
-    accepted[level] += scale * low_mass
-    acc[level, n_zero, 1] += scale * low_w
+    accepted.mass[level] += scale * low_mass
+    accepted.terms[level, n_zero, 1] += scale * low_w
     add_term(terms.sums[0], n_zero, 0.0, scale * low_cw)
     for i in range(n_tokens):
         e = tokens[i]
-        acc_point[level, e] -= scale * low_w * q[e]
+        accepted.point[level, e] -= scale * low_w * q[e]
         point[0, e] -= scale * low_cw * q[e]
     fresh = count_fresh(k_end, tokens, n_tokens)
     n_light = fresh - (n_heavy - n_tokens)
@@ -254,9 +238,6 @@ def _heavy_child(
     level,
     theta,
     accepted,
-    lost,
-    acc,
-    acc_point,
     scratch,
     second,
     terms,
@@ -265,11 +246,8 @@ def _heavy_child(
     p, q = space.p, space.q
     k = index_of(wx, table)
     mass = clipped_mass(wx, k, table, space, tokens, nt)
-    accepted[level] += scale * mass
-    acc[level, k, 0] += scale
-    acc[level, k, 1] += scale * wx
-    for i in range(nt):
-        acc_point[level, tokens[i]] -= scale * min(p[tokens[i]], wx * q[tokens[i]])
+    accepted.mass[level] += scale * mass
+    accept_next(level, wx, k, scale, space, tokens, nt, accepted)
     t = spread_share(wx, mass, w - mass - px)
     cut = wx < theta
     row = 0
@@ -277,7 +255,7 @@ def _heavy_child(
     if cut:
         # cut off: the residual as it stands, less the acceptance that is counted already
         row = 1
-        lost[level + 1] += scale * max(wx - mass, 0.0)
+        accepted.lost[level + 1] += scale * max(wx - mass, 0.0)
         hanging = 1.0
         term = -scale * t
     else:

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.closing import new_scratch
-from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.nodes import no_second
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import Table
-from resispec_sim.engine.terms import add_series, new_terms, sum_law
+from resispec_sim.engine.terms import new_accepted, new_terms, sum_accepted, sum_law
 from resispec_sim.engine.walk import SUM_COST, walk
 from resispec_sim.errors import InfeasibleBudgetError
 from resispec_sim.rules.resispec import ResiSpec
@@ -90,21 +89,15 @@ def run_walk(
     want_law: bool = True,
 ) -> Walked:
     """One walk of the paths heavier than `theta`, and its terms summed up."""
-    n, vocab = n_siblings, space.p.size
     water = rule.fill == "water"
-    accepted, lost = np.zeros(n), np.zeros(n + 1)
-    acc, acc_point = np.zeros((n, space.n_over + 1, 2)), np.zeros((n, vocab))
     series = table.moments.shape[0] > 0
-    acc_series = np.zeros((space.n_over + 1 if series else 0, 2))
+    accepted = new_accepted(space, n_siblings, series=series)
     terms = new_terms(space, water=water, cuts=theta > 0.0, series=series and not water)
-    # sibling 1 has no rejection before it: the weight is 1
-    acc[0, space.n_over] = 1.0
-    accepted[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
-    scratch = new_scratch(n)
+    scratch = new_scratch(n_siblings)
     steps, work, complete = walk(
         space,
         table,
-        n,
+        n_siblings,
         first.weight,
         first.scale,
         theta,
@@ -112,57 +105,18 @@ def run_walk(
         want_law,
         water,
         accepted,
-        lost,
-        acc,
-        acc_point,
-        acc_series,
         scratch,
         no_second(),
         terms,
     )
-    by_token = sum_terms(space, acc, acc_point, acc_series)
     law = sum_law(space, terms, scratch.base[:2, 0] + scratch.base[2:, 0])
     return Walked(
-        accepted,
-        by_token,
-        lost,
+        accepted.mass,
+        sum_accepted(space, accepted),
+        accepted.lost,
         law[0],
         law[-1] if theta > 0.0 else np.zeros_like(law[0]),
         int(steps),
         float(space.n_over + work + SUM_COST * terms.work[0]),
         complete,
     )
-
-
-def sum_terms(
-    space: RatioSpace,
-    acc: NDArray[np.float64],
-    acc_point: NDArray[np.float64],
-    acc_series: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Sum terms ``c min(w q, p)`` kept as counts and weighted counts at ``k(w)``; (n, V).
-
-    The series belongs to the last sibling.
-    """
-    by_token = np.empty(acc_point.shape)
-    _sum_terms(space, acc, acc_point, acc_series, np.zeros(2), by_token)
-    return by_token
-
-
-@kernel
-def _sum_terms(space, acc, acc_point, acc_series, total, by_token):
-    p, q = space.p, space.q
-    places = acc.shape[1] - 1
-    for row in range(acc.shape[0]):
-        above = 0.0
-        for y in range(p.size - 1, -1, -1):
-            if y < places:
-                above += acc[row, y + 1, 0]
-            by_token[row, y] = p[y] * above + acc_point[row, y]
-        weighted = 0.0
-        for y in range(p.size):
-            if y <= places:
-                weighted += acc[row, y, 1]
-            by_token[row, y] += q[y] * weighted
-    if acc_series.shape[0] > 0:
-        add_series(space, acc_series, 2, 2, total, by_token[-1])

@@ -13,11 +13,18 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.nodes import no_second
-from resispec_sim.engine.paths import FirstRejection, run_walk, sum_terms
+from resispec_sim.engine.paths import FirstRejection, run_walk
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.result import Outcome
 from resispec_sim.engine.tail import Table, index_of
-from resispec_sim.engine.terms import add_term, new_terms, sum_law
+from resispec_sim.engine.terms import (
+    accept_next,
+    add_term,
+    new_accepted,
+    new_terms,
+    sum_accepted,
+    sum_law,
+)
 from resispec_sim.engine.water import close_water
 from resispec_sim.rules.resispec import ResiSpec
 
@@ -56,13 +63,10 @@ def sampled_outcome(
     masses = np.zeros((N_BATCHES, n))
     steps = 0
     for batch in range(N_BATCHES):
-        accepted = np.zeros(n)
-        acc, acc_point = np.zeros((n, space.n_over + 1, 2)), np.zeros((n, vocab))
+        accepted = new_accepted(space, n, series=False)
         water = rule.fill == "water"
         series = table.moments.shape[0] > 0 and not water
         terms = new_terms(space, water=water, cuts=False, series=series)
-        acc[0, space.n_over] = 1.0
-        accepted[0] = np.minimum(space.p, space.q).sum()
         base = 0.0
         if total > 0:
             heads = np.searchsorted(cdf_first, rng.random(per_batch), side="right")
@@ -80,17 +84,15 @@ def sampled_outcome(
                 total / per_batch,
                 water,
                 accepted,
-                acc,
-                acc_point,
                 new_scratch(n),
                 no_second(),
                 terms,
             )
             steps += walked_steps
-        by_token[batch] = sum_terms(space, acc, acc_point, np.zeros((0, 2)))
+        by_token[batch] = sum_accepted(space, accepted)
         closed = sum_law(space, terms, np.array([base]))[0]
         laws[batch] = by_token[batch].sum(axis=0) + closed
-        masses[batch] = accepted
+        masses[batch] = accepted.mass
     output = np.maximum(laws.mean(axis=0), 0.0)
     # Prefixes too rare to have been drawn leave no trace in the batches: what a fraction of 3/N of all
     # rejections could change is the least error that can be claimed (twice it is a 95 % bound).
@@ -118,8 +120,6 @@ def walk_prefixes(
     share,
     water,
     accepted,
-    acc,
-    acc_point,
     scratch,
     second,
     terms,
@@ -165,11 +165,8 @@ def walk_prefixes(
                 nt,
                 1 if fresh else 0,
             )
-            accepted[level] += scale * mass
-            acc[level, k, 0] += scale
-            acc[level, k, 1] += scale * wx
-            for i in range(nt):
-                acc_point[level, tok[i]] -= scale * min(p[tok[i]], wx * q[tok[i]])
+            accepted.mass[level] += scale * mass
+            accept_next(level, wx, k, scale, space, tok, nt, accepted)
             before = wx
         if not alive:
             continue

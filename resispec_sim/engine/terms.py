@@ -38,6 +38,33 @@ class Terms(NamedTuple):
     work: FloatArray  # (1,) tokens that had to be summed one by one
 
 
+class Accepted(NamedTuple):
+    """What a walk finds of acceptance, in ratio order. n = siblings, V = tokens, K = places below n_over."""
+
+    mass: FloatArray  # (n,) accepted mass per sibling
+    lost: FloatArray  # (n + 1,) mass that was cut off before a sibling was tried; last: in all
+    terms: FloatArray  # (n, K + 1, 2) terms min(w q, p) at k(w): their number, and the sum of w
+    point: FloatArray  # (n, V) mass to add at one token
+    series: (
+        FloatArray  # (K + 1, 2) of the last sibling: mass to add at the tail's tokens, as a series
+    )
+
+
+def new_accepted(space: RatioSpace, n_siblings: int, *, series: bool) -> Accepted:
+    """Sums that hold the first sibling, which no rejection precedes: its weight is 1."""
+    n, places = n_siblings, space.n_over + 1
+    accepted = Accepted(
+        mass=np.zeros(n),
+        lost=np.zeros(n + 1),
+        terms=np.zeros((n, places, 2)),
+        point=np.zeros((n, space.p.size)),
+        series=np.zeros((places if series else 0, 2)),
+    )
+    accepted.mass[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
+    accepted.terms[0, space.n_over] = 1.0
+    return accepted
+
+
 def new_terms(space: RatioSpace, *, water: bool, cuts: bool, series: bool) -> Terms:
     """Empty sums; a water level may lie above every ratio below 1."""
     rows = 2 if cuts else 1
@@ -95,6 +122,42 @@ def _sum_law(space, terms, base, total, law):
             law[row, y] += share * p[y]
     if terms.series.shape[0] > 0:
         add_series(space, terms.series, 2, DEGREE, total, law[0])
+
+
+def sum_accepted(space: RatioSpace, accepted: Accepted) -> FloatArray:
+    """Accepted mass by token (n, V), from terms ``min(w q, p)`` and what was left out of them."""
+    by_token = np.empty(accepted.point.shape)
+    _sum_accepted(space, accepted, np.zeros(2), by_token)
+    return by_token
+
+
+@kernel
+def _sum_accepted(space, accepted, total, by_token):
+    p, q, terms = space.p, space.q, accepted.terms
+    places = terms.shape[1] - 1
+    for row in range(terms.shape[0]):
+        above = 0.0
+        for y in range(p.size - 1, -1, -1):
+            if y < places:
+                above += terms[row, y + 1, 0]
+            by_token[row, y] = p[y] * above + accepted.point[row, y]
+        weighted = 0.0
+        for y in range(p.size):
+            if y <= places:
+                weighted += terms[row, y, 1]
+            by_token[row, y] += q[y] * weighted
+    if accepted.series.shape[0] > 0:
+        add_series(space, accepted.series, 2, 2, total, by_token[-1])
+
+
+@inlined
+def accept_next(level, w, k, scale, space, tokens, n_tokens, accepted):
+    """Count what sibling `level` (an index) has accepted after a path of weight w, mass apart."""
+    accepted.terms[level, k, 0] += scale
+    accepted.terms[level, k, 1] += scale * w
+    for i in range(n_tokens):
+        e = tokens[i]
+        accepted.point[level, e] -= scale * min(space.p[e], w * space.q[e])
 
 
 @kernel

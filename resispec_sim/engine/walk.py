@@ -18,12 +18,13 @@ from resispec_sim.engine.closing import (
     close_last,
     contains,
     count_fresh,
+    first_token,
     spread_share,
 )
 from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.pairs import NOT_HANDED, close_pairs
 from resispec_sim.engine.tail import index_of
-from resispec_sim.engine.terms import add_term
+from resispec_sim.engine.terms import accept_next, add_term
 from resispec_sim.engine.water import add_level, close_pairs_water, close_water
 
 SUM_COST = 0.1  # path-steps per token of a sum that a water level needs
@@ -42,20 +43,13 @@ def walk(
     want_law,
     water,
     accepted,
-    lost,
-    acc,
-    acc_point,
-    acc_series,
     scratch,
     second,
     terms,
 ):
     """Walk every path of weight at least `theta`; lighter ones are cut off where they get lighter.
 
-    ``accepted``, ``lost``: (n,) and (n + 1,) accepted mass per sibling, and mass that was cut off
-    before a sibling was tried (last: in all). ``acc``, ``acc_point``, ``acc_series``: (n, K + 1, 2),
-    (n, V) and (K + 1, 2) terms of the accepted mass per token. ``terms``: the law; a path that is cut off
-    emits its residual as it stands, in row 1.
+    A path that is cut off emits its residual as it stands, in row 1 of `terms`.
     ``scratch.base`` collects what multiplies p itself. Returns ``(paths, work, complete)``.
     """
     p, q = space.p, space.q
@@ -84,8 +78,6 @@ def walk(
                 scale,
                 want_law,
                 accepted,
-                acc,
-                acc_point,
                 terms,
             )
             _add_base(base, 0, scale * spread)
@@ -94,12 +86,8 @@ def walk(
             continue
         level = 1
         w[1] = first_weight[x1]
-        n_tok[1] = 0
-        is_new[1] = 0
-        if p[x1] > 0.0:
-            is_new[1] = 1
-            tok[0] = x1
-            n_tok[1] = 1
+        n_tok[1] = first_token(x1, space, tok)
+        is_new[1] = n_tok[1]
         pos[1] = -1
         spread0[0] = 0.0
         spread1[0] = 0.0
@@ -121,12 +109,8 @@ def walk(
                 spread0[level] = 0.0
                 spread1[level] = 0.0
                 if level < n:
-                    accepted[level] += scale * mass
-                    acc[level, k, 0] += scale
-                    acc[level, k, 1] += scale * wj
-                    for i in range(nt):
-                        e = tok[i]
-                        acc_point[level, e] -= scale * min(p[e], wj * q[e])
+                    accepted.mass[level] += scale * mass
+                    accept_next(level, wj, k, scale, space, tok, nt, accepted)
                 if level == n:
                     # Only for n = 1: the walk closes the last level of a longer path by itself.
                     done = True
@@ -141,8 +125,8 @@ def walk(
                     cut = True
                     rest = scale * max(wj - mass, 0.0)
                     for i in range(level + 1, n):
-                        lost[i] += rest
-                    lost[n] += rest
+                        accepted.lost[i] += rest
+                    accepted.lost[n] += rest
                     if want_law:
                         if water:
                             add_level(1, scale, wj, space, tok, nt, k, terms)
@@ -162,9 +146,6 @@ def walk(
                             level + 1,
                             theta,
                             accepted,
-                            lost,
-                            acc,
-                            acc_point,
                             terms,
                         )
                     else:
@@ -179,10 +160,6 @@ def walk(
                             level + 1,
                             theta,
                             accepted,
-                            lost,
-                            acc,
-                            acc_point,
-                            acc_series,
                             scratch,
                             NOT_HANDED,
                             second,
@@ -204,9 +181,6 @@ def walk(
                             scale,
                             level + 1,
                             accepted,
-                            acc,
-                            acc_point,
-                            acc_series,
                         )
                     elif water:
                         work += k + nt
@@ -283,7 +257,7 @@ def walk(
 
 
 @kernel
-def _repeat(space, table, n, x, weight, scale, want_law, accepted, acc, acc_point, terms):
+def _repeat(space, table, n, x, weight, scale, want_law, accepted, terms):
     """A first rejection after which nothing but the same token again can be rejected.
 
     The token is clipped on the draft's side at every weight, and so is every other: no look-up. Returns
@@ -293,9 +267,9 @@ def _repeat(space, table, n, x, weight, scale, want_law, accepted, acc, acc_poin
     free = max(table.rows[0, 2] - qx, 0.0)
     w = weight
     for i in range(1, n):
-        accepted[i] += scale * w * free
-        acc[i, 0, 1] += scale * w
-        acc_point[i, x] -= scale * w * qx
+        accepted.mass[i] += scale * w * free
+        accepted.terms[i, 0, 1] += scale * w
+        accepted.point[i, x] -= scale * w * qx
         w *= qx
     if not want_law:
         return 0.0

@@ -15,7 +15,7 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.tail import index_of
-from resispec_sim.engine.terms import add_exactly, add_term
+from resispec_sim.engine.terms import accept_next, add_exactly, add_term
 
 HEAVY_WORK = 4  # path-steps that a state with a look-up costs, against one without
 
@@ -148,9 +148,6 @@ def close_pairs_water(
     level,
     theta,
     accepted,
-    lost,
-    acc,
-    acc_point,
     terms,
 ):
     """Walk all children of a state two levels from the end, and close each.
@@ -188,7 +185,7 @@ def close_pairs_water(
             free = max(open_q - qx, 0.0)
             block_w += wx
             block_mass += wx * free
-            acc_point[level, x] -= scale * wx * qx
+            accepted.point[level, x] -= scale * wx * qx
             child_cw = 0.0
             for i in range(n_tokens + 1):
                 e = tokens[i] if i < n_tokens else x
@@ -211,16 +208,13 @@ def close_pairs_water(
             tokens[nt] = x
             nt += 1
         mass = clipped_mass(wx, k, table, space, tokens, nt)
-        accepted[level] += scale * mass
-        acc[level, k, 0] += scale
-        acc[level, k, 1] += scale * wx
-        for i in range(nt):
-            acc_point[level, tokens[i]] -= scale * min(p[tokens[i]], wx * q[tokens[i]])
+        accepted.mass[level] += scale * mass
+        accept_next(level, wx, k, scale, space, tokens, nt, accepted)
         paths += 1
         work += HEAVY_WORK
         if wx < theta:
             # cut off: the residual as it stands, less the acceptance that is counted already
-            lost[level + 1] += scale * max(wx - mass, 0.0)
+            accepted.lost[level + 1] += scale * max(wx - mass, 0.0)
             add_level(1, scale, wx, space, tokens, nt, k, terms)
             add_term(terms.sums[1], k, -scale, -scale * wx)
             for i in range(nt):
@@ -232,12 +226,12 @@ def close_pairs_water(
         close_water(space, table, wx, k, tokens, nt, scale, terms)
     low_w += block_w
     low_mass += block_mass
-    accepted[level] += scale * low_mass
-    acc[level, 0, 1] += scale * low_w
+    accepted.mass[level] += scale * low_mass
+    accepted.terms[level, 0, 1] += scale * low_w
     add_term(terms.sums[0], 0, 0.0, scale * low_cw)
     terms.sums[0, 0, 3] += scale * low_cw_rest
     for i in range(n_tokens):
-        acc_point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
+        accepted.point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
         add_exactly(terms.full_w, terms.full_w_low, 0, tokens[i], scale * low_cw)
         terms.full_w_low[0, tokens[i]] += scale * low_cw_rest
     return paths, work
