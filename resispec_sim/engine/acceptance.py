@@ -15,7 +15,7 @@ from resispec_sim.engine.closing import (
 )
 from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
-from resispec_sim.engine.terms import accept_next
+from resispec_sim.engine.terms import accept_next, add_term
 
 HEAVY_WORK = 4  # path-steps that a series costs here
 
@@ -78,8 +78,7 @@ def close_acceptance(space, table, w, k_end, tokens, n_tokens, scale, level, acc
                 mass -= left_out
                 accepted.point[level, e] -= scale * left_out
             total += max(mass, 0.0)
-            accepted.terms[level, k, 0] += scale
-            accepted.terms[level, k, 1] += scale * wx
+            add_term(accepted.terms[level], k, scale, scale * wx)
             if in_series:
                 low_w -= wx
                 low_mass -= wx * (open_q - own)
@@ -93,7 +92,7 @@ def close_acceptance(space, table, w, k_end, tokens, n_tokens, scale, level, acc
         total += clipped_mass(wx, k, table, space, tokens, n_tokens)
         accept_next(level, wx, k, scale, space, tokens, n_tokens, accepted)
     accepted.mass[level] += scale * (total + low_mass)
-    accepted.terms[level, n_zero, 1] += scale * low_w
+    add_term(accepted.terms[level], n_zero, 0.0, scale * low_w)
     for i in range(n_tokens):
         accepted.point[level, tokens[i]] -= scale * low_w * q[tokens[i]]
     return work

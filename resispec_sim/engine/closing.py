@@ -41,7 +41,8 @@ class Scratch(NamedTuple):
     counts: NDArray[
         np.int64
     ]  # (5, n + 1) of them: k, next child, rejected tokens, is new; the tokens
-    base: NDArray[np.float64]  # (4, 1) multiples of p for both rows, and their rounding
+    base: NDArray[np.float64]  # (2, 1) multiples of p for both rows
+    base_low: NDArray[np.float64]  # (2, 1) their rounding
 
 
 def new_scratch(n_siblings: int) -> Scratch:
@@ -53,7 +54,8 @@ def new_scratch(n_siblings: int) -> Scratch:
         held=np.zeros(n),
         floats=np.zeros((4, n)),
         counts=np.zeros((5, n), np.int64),
-        base=np.zeros((4, 1)),
+        base=np.zeros((2, 1)),
+        base_low=np.zeros((2, 1)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import inlined, njit
 
 LOG2_E = 1.4426950408889634
 # ln 2 in two parts; the first has so few bits that its product with an exponent is exact
@@ -102,3 +102,11 @@ def sum_side_by_side(values):
     for i in range(end, values.size):
         a += values[i]
     return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@inlined
+def two_sum(high, low, value, value_low):
+    """``high + low + value + value_low`` as a number and its rounding."""
+    after = high + value
+    part = after - high
+    return after, low + ((high - (after - part)) + (value - part)) + value_low

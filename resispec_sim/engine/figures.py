@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from resispec_sim.config import ENGINE
 from resispec_sim.engine.law import law_of_row
-from resispec_sim.engine.specinfer_summary import Summary
 from resispec_sim.rules import PositionRule
 from resispec_sim.types import Device, Method
 
@@ -45,25 +44,6 @@ class Figures:
     method: str
     n_paths: int
     notes: tuple[str, ...]
-
-
-def figures_of_summary(summary: Summary) -> Figures:
-    """The law's part of a summary."""
-    return Figures(
-        accepted=summary.accepted,
-        accepted_interval=np.stack((summary.accepted, summary.accepted), axis=1),
-        accepted_here=summary.accepted_here,
-        kl=summary.kl,
-        tv=summary.tv,
-        tv_lower_bound=summary.tv_lower_bound,
-        kl_interval=np.array([summary.kl, summary.kl]),
-        tv_interval=np.array([summary.tv, summary.tv]),
-        excess_token=summary.excess_token,
-        excess_mass=summary.excess_mass,
-        method="exact",
-        n_paths=len(summary.accepted),
-        notes=(),
-    )
 
 
 def figures_of_row(

@@ -34,7 +34,7 @@ from resispec_sim.engine.nodes import N_NODES, Grid, node_below
 from resispec_sim.engine.paths import FirstRejection
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
-from resispec_sim.engine.terms import accept_next, new_accepted, sum_accepted
+from resispec_sim.engine.terms import accept_next, add_term, new_accepted, sum_accepted
 
 FloatArray = NDArray[np.float64]
 ROUNDING = (
@@ -157,8 +157,7 @@ def _bracket(
         amount = handed.second[node]
         if amount != 0.0:
             k = index_of(min(grid.weight[node], 1.0), table)
-            accepted.terms[2, k, 0] += amount
-            accepted.terms[2, k, 1] += amount * grid.weight[node]
+            add_term(accepted.terms[2], k, amount, amount * grid.weight[node])
     # second pass: the first token's own part, and how far the sum can be above its chord
     extra = 0.0
     for x in range(space.n_over):
@@ -294,7 +293,7 @@ def _sum_node(space, table, grid, handed, node, k_end, k_below, accepted):
                 low_w_cut += light
                 gap_cut += over
     accepted.mass[2] += whole * value + cut * value_cut
-    accepted.terms[2, n_zero, 1] += whole * low_w + cut * low_w_cut
+    add_term(accepted.terms[2], n_zero, 0.0, whole * low_w + cut * low_w_cut)
     handed.values[0, node] = value
     handed.values[1, node] = slope
     handed.values[2, node] = gap
@@ -326,8 +325,7 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted)
         at = index_of(wx, table)
         own = min(px, wx * qx)
         accepted.mass[2] -= scale * (table.rows[at, 1] + wx * table.rows[at, 2] - own)
-        accepted.terms[2, at, 0] -= scale
-        accepted.terms[2, at, 1] -= scale * wx
+        add_term(accepted.terms[2], at, -scale, -scale * wx)
         accepted.point[2, x] += scale * own
     # it was rejected, so it is not accepted: at most q_x w2 or p_x for each x2
     m = table.moments[k]
@@ -353,7 +351,6 @@ def _own_part(space, table, grid, handed, x, w, k, node, after, scale, accepted)
     at = index_of(again, table)
     held = min(px, again * qx)
     accepted.mass[2] += scale * (table.rows[at, 1] + again * table.rows[at, 2] - held)
-    accepted.terms[2, at, 0] += scale
-    accepted.terms[2, at, 1] += scale * again
+    add_term(accepted.terms[2], at, scale, scale * again)
     accepted.point[2, x] -= scale * held
     return extra

@@ -176,7 +176,7 @@ def close_pairs(
     low_cw += block_cw
     low_spread += block_spread
     accepted.mass[level] += scale * low_mass
-    accepted.terms[level, n_zero, 1] += scale * low_w
+    add_term(accepted.terms[level], n_zero, 0.0, scale * low_w)
     add_term(terms.sums[0], n_zero, 0.0, scale * low_cw)
     for i in range(n_tokens):
         e = tokens[i]

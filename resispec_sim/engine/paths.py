@@ -109,7 +109,7 @@ def run_walk(
         no_second(),
         terms,
     )
-    law = sum_law(space, terms, scratch.base[:2, 0] + scratch.base[2:, 0])
+    law = sum_law(space, terms, (scratch.base + scratch.base_low)[:, 0])
     return Walked(
         accepted.mass,
         sum_accepted(space, accepted),

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.engine.closing import LIGHTEST
-from resispec_sim.engine.jit import njit
+from resispec_sim.engine.jit import kernel, njit
 from resispec_sim.engine.ratio_space import RatioSpace, count_below
+from resispec_sim.engine.tail import N_OCTAVES, octave
 
 GRID_SIZE = 48
 LOG2_LOWEST = -40.0  # lighter states are counted like this one
@@ -56,15 +57,30 @@ def predict_path_steps(
 def count_children(space: RatioSpace, first_weight: NDArray[np.float64]) -> tuple[int, int]:
     """Pairs of rejections of tokens not rejected before, and an upper bound of those with a look-up.
 
-    A second token's weight is at most ``w1 q2``, so few are heavier than the smallest ratio; O(V log V).
+    A second token's weight is at most ``w1 q2``, so few are heavier than the smallest ratio; O(V).
     """
-    weights = first_weight[first_weight > 0]
-    k = np.searchsorted(space.rho[: space.n_over], weights)
+    pairs, heavy = _count_children(space, first_weight, np.zeros(N_OCTAVES + 1, np.int64))
+    return int(pairs), int(heavy)
+
+
+@kernel
+def _count_children(space, first_weight, up_to):
+    """`up_to` becomes the number of tokens in an octave of q or a heavier one."""
+    for x in range(space.n_over):
+        up_to[octave(space.q[x]) + 1] += 1
+    for o in range(N_OCTAVES):
+        up_to[o + 1] += up_to[o]
     rho_low = space.rho[space.n_zero] if space.n_zero < space.rho.size else np.inf
-    drafted = np.sort(space.q[: space.n_over])
-    with np.errstate(over="ignore"):
-        heavy = drafted.size - np.searchsorted(drafted, rho_low / weights)
-    return int(k.sum()), int(np.minimum(k, heavy).sum())
+    pairs, heavy = 0, 0
+    for x in range(space.n_over):
+        w = first_weight[x]
+        if w <= 0.0:
+            continue
+        k = count_below(w, space.rho, space.bucket)
+        pairs += k
+        if w > rho_low:
+            heavy += min(k, up_to[octave(rho_low / w) + 1])
+    return pairs, heavy
 
 
 def repeated_paths(space: RatioSpace, first_weight: NDArray[np.float64], n_siblings: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resispec_sim.config import ENGINE
-from resispec_sim.engine.grid import bracket_three
+from resispec_sim.engine.grid import ROUNDING, bracket_three
 from resispec_sim.engine.law_grid import estimate_residual
 from resispec_sim.engine.nodes import new_grid
 from resispec_sim.engine.paths import FirstRejection, Walked, first_rejection, run_walk
@@ -176,6 +176,9 @@ def certified_outcome(
         )
         # A path that was cut off may still accept any later sibling, or none.
         interval = np.stack((found.accepted, found.accepted + found.lost[:n_siblings]), axis=1)
+        # the same allowance as the grid's: sums over first rejections are plain ones
+        margin = ROUNDING * space.n_over * np.array([-1.0, 1.0])
+        interval[1:] = np.clip(interval[1:] + margin, 0.0, 1.0)
         by_token = np.maximum(found.accepted_by_token, 0.0)
         steps += found.steps
     certain = by_token.sum(axis=0) + np.maximum(law.closed, 0.0)

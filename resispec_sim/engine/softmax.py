@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resispec_sim.engine.elementary import exp_in_place, sum_side_by_side
+from resispec_sim.engine.elementary import exp_in_place, sum_side_by_side, two_sum
 from resispec_sim.engine.jit import njit
 
 BLOCK = 512  # tokens whose exponentials stay in the first-level cache until they are summed
@@ -31,10 +31,7 @@ def softmax_rows(logits, peak, temperature, probs):
                     block[i] = (np.float64(given[i]) - highest) / temperature
             exp_in_place(block)
             piece = sum_side_by_side(block)
-            before = total
-            total = before + piece
-            part = total - before
-            low += (before - (total - part)) + (piece - part)
+            total, low = two_sum(total, low, piece, 0.0)
         total += low
         for i in range(out.size):
             out[i] /= total
@@ -53,10 +50,7 @@ def softmax_of_codes(codes, exponentials, probs):
         for i in range(block.size):
             block[i] = exponentials[given[i]]
         piece = sum_side_by_side(block)
-        before = total
-        total = before + piece
-        part = total - before
-        low += (before - (total - part)) + (piece - part)
+        total, low = two_sum(total, low, piece, 0.0)
     total += low
     for i in range(probs.size):
         probs[i] /= total

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from resispec_sim.engine.elementary import two_sum
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.ratio_space import RatioSpace
 from resispec_sim.engine.series import POINT_TERMS
@@ -43,7 +44,7 @@ class Accepted(NamedTuple):
 
     mass: FloatArray  # (n,) accepted mass per sibling
     lost: FloatArray  # (n + 1,) mass that was cut off before a sibling was tried; last: in all
-    terms: FloatArray  # (n, K + 1, 2) terms min(w q, p) at k(w): their number, and the sum of w
+    terms: FloatArray  # (n, K + 1, 4) terms min(w q, p) at k(w): number, sum of w, each with its rounding
     point: FloatArray  # (n, V) mass to add at one token
     series: (
         FloatArray  # (K + 1, 2) of the last sibling: mass to add at the tail's tokens, as a series
@@ -56,12 +57,12 @@ def new_accepted(space: RatioSpace, n_siblings: int, *, series: bool) -> Accepte
     accepted = Accepted(
         mass=np.zeros(n),
         lost=np.zeros(n + 1),
-        terms=np.zeros((n, places, 2)),
+        terms=np.zeros((n, places, 4)),
         point=np.zeros((n, space.p.size)),
         series=np.zeros((places if series else 0, 2)),
     )
     accepted.mass[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
-    accepted.terms[0, space.n_over] = 1.0
+    accepted.terms[0, space.n_over, CNT] = accepted.terms[0, space.n_over, CW] = 1.0
     return accepted
 
 
@@ -93,68 +94,64 @@ def sum_law(space: RatioSpace, terms: Terms, base: FloatArray) -> FloatArray:
 
 @kernel
 def _sum_law(space, terms, base, total, law):
-    p, q = space.p, space.q
-    vocab = p.size
-    places = terms.sums.shape[1] - 1
-    with_full = terms.full.shape[1] > 0
+    p = space.p
     for row in range(law.shape[0]):
-        sums = terms.sums[row]
-        # from above: the counts of terms that hold all of p at a token
-        high, low = 0.0, 0.0
-        for y in range(vocab - 1, -1, -1):
-            if y < places:
-                high, low = two_sum(high, low, sums[y + 1, CNT], sums[y + 1, CNT_LOW])
-            count = high + low
-            if with_full:
-                count = (high - terms.full[row, y]) + low
-            law[row, y] = p[y] * (count + base[row]) + terms.point[row, y]
-        high, low = 0.0, 0.0
-        for y in range(vocab):
-            if y <= places:
-                high, low = two_sum(high, low, sums[y, CW], sums[y, CW_LOW])
-            weighted = high + low
-            if with_full:
-                left_out = terms.full_w[row, y]
-                weighted = (high - left_out) + (low - terms.full_w_low[row, y])
-            law[row, y] += q[y] * weighted
+        mass, point = law[row], terms.point[row]
+        for y in range(p.size):
+            mass[y] = point[y] + base[row] * p[y]
+        _sum_places(
+            space, terms.sums[row], terms.full[row], terms.full_w[row], terms.full_w_low[row], mass
+        )
         share = terms.tail[row, 0] + terms.tail_low[row, 0]
-        for y in range(space.n_drafted, vocab):
-            law[row, y] += share * p[y]
+        for y in range(space.n_drafted, p.size):
+            mass[y] += share * p[y]
     if terms.series.shape[0] > 0:
         add_series(space, terms.series, 2, DEGREE, total, law[0])
 
 
 def sum_accepted(space: RatioSpace, accepted: Accepted) -> FloatArray:
     """Accepted mass by token (n, V), from terms ``min(w q, p)`` and what was left out of them."""
-    by_token = np.empty(accepted.point.shape)
-    _sum_accepted(space, accepted, np.zeros(2), by_token)
+    by_token = accepted.point.copy()
+    _sum_accepted(space, accepted, np.zeros(0), np.zeros(2), by_token)
     return by_token
 
 
 @kernel
-def _sum_accepted(space, accepted, total, by_token):
-    p, q, terms = space.p, space.q, accepted.terms
-    places = terms.shape[1] - 1
-    for row in range(terms.shape[0]):
-        above = 0.0
-        for y in range(p.size - 1, -1, -1):
-            if y < places:
-                above += terms[row, y + 1, 0]
-            by_token[row, y] = p[y] * above + accepted.point[row, y]
-        weighted = 0.0
-        for y in range(p.size):
-            if y <= places:
-                weighted += terms[row, y, 1]
-            by_token[row, y] += q[y] * weighted
+def _sum_accepted(space, accepted, nothing, total, by_token):
+    for row in range(by_token.shape[0]):
+        _sum_places(space, accepted.terms[row], nothing, nothing, nothing, by_token[row])
     if accepted.series.shape[0] > 0:
         add_series(space, accepted.series, 2, 2, total, by_token[-1])
+
+
+@kernel
+def _sum_places(space, sums, full, full_w, full_w_low, mass):
+    """Add what terms at their places come to at each token, less what is left out (or arrays of size 0)."""
+    p, q = space.p, space.q
+    places = sums.shape[0] - 1
+    # from above: the terms that hold all of p at a token
+    high, low = 0.0, 0.0
+    for y in range(p.size - 1, -1, -1):
+        if y < places:
+            high, low = two_sum(high, low, sums[y + 1, CNT], sums[y + 1, CNT_LOW])
+        count = high + low
+        if full.size > 0:
+            count = (high - full[y]) + low
+        mass[y] += p[y] * count
+    high, low = 0.0, 0.0
+    for y in range(p.size):
+        if y <= places:
+            high, low = two_sum(high, low, sums[y, CW], sums[y, CW_LOW])
+        weighted = high + low
+        if full.size > 0:
+            weighted = (high - full_w[y]) + (low - full_w_low[y])
+        mass[y] += q[y] * weighted
 
 
 @inlined
 def accept_next(level, w, k, scale, space, tokens, n_tokens, accepted):
     """Count what sibling `level` (an index) has accepted after a path of weight w, mass apart."""
-    accepted.terms[level, k, 0] += scale
-    accepted.terms[level, k, 1] += scale * w
+    add_term(accepted.terms[level], k, scale, scale * w)
     for i in range(n_tokens):
         e = tokens[i]
         accepted.point[level, e] -= scale * min(space.p[e], w * space.q[e])
@@ -188,33 +185,13 @@ def add_series(space, series, lowest, highest, total, mass):
 
 
 @inlined
-def two_sum(high, low, value, value_low):
-    """``high + low + value + value_low`` as a number and its rounding."""
-    after = high + value
-    part = after - high
-    return after, low + ((high - (after - part)) + (value - part)) + value_low
-
-
-@inlined
 def add_term(sums, k, c, cw):
     """Add a term to its place, with what rounding drops kept beside it."""
-    before = sums[k, CNT]
-    after = before + c
-    part = after - before
-    sums[k, CNT_LOW] += (before - (after - part)) + (c - part)
-    sums[k, CNT] = after
-    before = sums[k, CW]
-    after = before + cw
-    part = after - before
-    sums[k, CW_LOW] += (before - (after - part)) + (cw - part)
-    sums[k, CW] = after
+    sums[k, CNT], sums[k, CNT_LOW] = two_sum(sums[k, CNT], sums[k, CNT_LOW], c, 0.0)
+    sums[k, CW], sums[k, CW_LOW] = two_sum(sums[k, CW], sums[k, CW_LOW], cw, 0.0)
 
 
 @inlined
 def add_exactly(high, low, row, i, value):
     """``high[row, i] += value``, with what rounding drops kept in `low`."""
-    before = high[row, i]
-    after = before + value
-    part = after - before
-    low[row, i] += (before - (after - part)) + (value - part)
-    high[row, i] = after
+    high[row, i], low[row, i] = two_sum(high[row, i], low[row, i], value, 0.0)

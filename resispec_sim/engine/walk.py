@@ -24,7 +24,7 @@ from resispec_sim.engine.closing import (
 from resispec_sim.engine.jit import kernel
 from resispec_sim.engine.pairs import NOT_HANDED, close_pairs
 from resispec_sim.engine.tail import index_of
-from resispec_sim.engine.terms import accept_next, add_term
+from resispec_sim.engine.terms import accept_next, add_exactly, add_term
 from resispec_sim.engine.water import add_level, close_pairs_water, close_water
 
 SUM_COST = 0.1  # path-steps per token of a sum that a water level needs
@@ -59,7 +59,7 @@ def walk(
     floats, counts = scratch.floats, scratch.counts
     w, share, spread0, spread1 = floats[0], floats[1], floats[2], floats[3]
     ks, pos, n_tok, is_new, tok = counts[0], counts[1], counts[2], counts[3], counts[4]
-    base = scratch.base
+    base, base_low = scratch.base, scratch.base_low
     paths = 0
     work = 0.0
     chains = not water and n_zero == 0 and n > 1
@@ -80,7 +80,7 @@ def walk(
                 accepted,
                 terms,
             )
-            _add_base(base, 0, scale * spread)
+            add_exactly(base, base_low, 0, 0, scale * spread)
             paths += n if want_law else n - 1
             work += 1.0
             continue
@@ -251,8 +251,8 @@ def walk(
                     e = tok[i]
                     point[1, e] += scale * min(p[e], wj * q[e])
             level -= 1
-        _add_base(base, 0, scale * spread0[0])
-        _add_base(base, 1, scale * spread1[0])
+        add_exactly(base, base_low, 0, 0, scale * spread0[0])
+        add_exactly(base, base_low, 1, 0, scale * spread1[0])
     return paths, work, True
 
 
@@ -268,7 +268,7 @@ def _repeat(space, table, n, x, weight, scale, want_law, accepted, terms):
     w = weight
     for i in range(1, n):
         accepted.mass[i] += scale * w * free
-        accepted.terms[i, 0, 1] += scale * w
+        add_term(accepted.terms[i], 0, 0.0, scale * w)
         accepted.point[i, x] -= scale * w * qx
         w *= qx
     if not want_law:
@@ -285,12 +285,3 @@ def _repeat(space, table, n, x, weight, scale, want_law, accepted, terms):
     add_term(terms.sums[0], 0, 0.0, scale * cw)
     terms.point[0, x] -= scale * (cw * qx + first * passed * px)
     return first * passed
-
-
-@kernel
-def _add_base(base, row, value):
-    before = base[row, 0]
-    after = before + value
-    part = after - before
-    base[row + 2, 0] += (before - (after - part)) + (value - part)
-    base[row, 0] = after

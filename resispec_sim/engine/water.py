@@ -13,6 +13,7 @@ from resispec_sim.engine.closing import (
     count_fresh,
     open_draft,
 )
+from resispec_sim.engine.elementary import two_sum
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.tail import index_of
 from resispec_sim.engine.terms import accept_next, add_exactly, add_term
@@ -197,10 +198,7 @@ def close_pairs_water(
                 elif free > 0.0:
                     child_cw += we / free
             add_exactly(terms.full_w, terms.full_w_low, 0, x, scale * child_cw)
-            after = low_cw + child_cw
-            part = after - low_cw
-            low_cw_rest += (low_cw - (after - part)) + (child_cw - part)
-            low_cw = after
+            low_cw, low_cw_rest = two_sum(low_cw, low_cw_rest, child_cw, 0.0)
             continue
         k = index_of(wx, table)
         nt = n_tokens
@@ -227,7 +225,7 @@ def close_pairs_water(
     low_w += block_w
     low_mass += block_mass
     accepted.mass[level] += scale * low_mass
-    accepted.terms[level, 0, 1] += scale * low_w
+    add_term(accepted.terms[level], 0, 0.0, scale * low_w)
     add_term(terms.sums[0], 0, 0.0, scale * low_cw)
     terms.sums[0, 0, 3] += scale * low_cw_rest
     for i in range(n_tokens):
