@@ -37,9 +37,8 @@ from resispec_sim.engine.tail import TAIL_OCTAVE, Table, index_of, octave
 from resispec_sim.engine.terms import accept_next, add_term, new_accepted, sum_accepted
 
 FloatArray = NDArray[np.float64]
-ROUNDING = (
-    4.0 * np.finfo(np.float64).eps
-)  # per term of a plain sum of masses that come to 1 at most
+# Per term of a plain sum of masses that come to 1 at most.
+ROUNDING = 4.0 * np.finfo(np.float64).eps
 MOST_WORK = 10_000_000  # path-steps up to which every node is summed
 LARGEST_STEP = 16
 FEW = 48  # children that are summed one by one rather than left to the grid
@@ -49,9 +48,7 @@ class Handed(NamedTuple):
     """What first rejections leave to nodes, and what the nodes come to."""
 
     whole: FloatArray  # (N,) for second rejections below the node's index; then their F
-    cut: (
-        FloatArray  # (N,) handed from below: those below the index of the node before; then their F
-    )
+    cut: FloatArray  # (N,) for those below the index of the node before; then their F
     second: FloatArray  # (N,) second rejections
     values: FloatArray  # (3, N) F, its slope, its gap, for second rejections below the node's index
 
@@ -67,7 +64,7 @@ class Bracket:
 
 
 def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: Grid) -> Bracket:
-    """Bounds of what each of three siblings accepts; the first two are exact.
+    """Bounds of what each of three siblings accepts; those of the first two allow for rounding only.
 
     Parameters
     ----------
@@ -84,14 +81,7 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
     accepted = new_accepted(space, 3, series=True)
     handed = Handed(np.zeros(N_NODES), np.zeros(N_NODES), np.zeros(N_NODES), np.zeros((3, N_NODES)))
     extra, work = _bracket(
-        space,
-        table,
-        first.weight,
-        first.scale,
-        grid,
-        handed,
-        accepted,
-        new_scratch(3),
+        space, table, first.weight, first.scale, grid, handed, accepted, new_scratch(3)
     )
     low, high = accepted.mass.copy(), accepted.mass.copy()
     high[2] += extra
@@ -106,16 +96,7 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
 
 
 @kernel
-def _bracket(
-    space,
-    table,
-    first_weight,
-    first_scale,
-    grid,
-    handed,
-    accepted,
-    scratch,
-):
+def _bracket(space, table, first_weight, first_scale, grid, handed, accepted, scratch):
     q = space.q
     tok = scratch.counts[4]
     work = 0
@@ -143,16 +124,7 @@ def _bracket(
         k_below = below
         below = index_of(min(grid.weight[node], 1.0), table)
         if handed.whole[node] > 0.0 or handed.cut[node] > 0.0:
-            work += _sum_node(
-                space,
-                table,
-                grid,
-                handed,
-                node,
-                below,
-                k_below,
-                accepted,
-            )
+            work += _sum_node(space, table, grid, handed, node, below, k_below, accepted)
     for node in range(grid.weight.size):
         amount = handed.second[node]
         if amount != 0.0:
