@@ -75,6 +75,8 @@ def table(summary: dict[str, Any]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
+    from .tables import bounded_eal
+
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     grid.add_column("per position")
     for name in (summary["a"], summary["b"], "difference [interval]"):
@@ -100,7 +102,7 @@ def table(summary: dict[str, Any]) -> "RenderableType":
     ]
     walked = summary["figures"]["eal"].get("n_not_exact")
     if walked:
-        notes.append(f"EAL uses up to {walked} positions whose law was not walked in full.")
+        notes.append(bounded_eal(walked))
     if summary["partial"]:
         notes.append("PARTIAL: the run was interrupted.")
     words = Text(summary["words"], style="bold")

@@ -102,6 +102,14 @@ def _group_table(group: Figures, rules: list[Figures], summary: Figures) -> Tabl
     return table
 
 
+def bounded_eal(n_positions: int) -> str:
+    """What to know of an accepted length that rests on positions without exact masses by token."""
+    return (
+        f"EAL rests on up to {n_positions} positions whose accepted masses by token are lower bounds "
+        "or samples."
+    )
+
+
 def _footnotes(summary: Figures) -> list[tuple[str, str]]:
     notes = [
         (
@@ -118,7 +126,11 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
             "rule accepts of it; weights above 1, which only an inexact rule has, can carry a bracket past "
             "the tree's depth. The tree sets its own number of siblings.",
         ),
-        ("(3)", "Accepted mass beyond the target: no way of spreading the deficit can repair it."),
+        (
+            "(3)",
+            "Accepted mass beyond the target: no way of spreading the deficit can repair it. n/a: sampled "
+            "masses bound nothing.",
+        ),
         (
             "(4)",
             "Near zero for any proxies, drawn at random too: it says nothing about bias. n/a: the rule "
@@ -131,9 +143,7 @@ def _footnotes(summary: Figures) -> list[tuple[str, str]]:
     notes += [("(!)", note) for note in summary["left_out"]]
     walked = [f["eal"]["n_not_exact"] for f in every if "n_not_exact" in f["eal"]]
     if any(walked):
-        notes.append(
-            ("(!)", f"EAL uses up to {max(walked)} positions whose law was not walked in full.")
-        )
+        notes.append(("(!)", bounded_eal(max(walked))))
     dropped = [f["eal"]["n_without_w"] for f in every if "n_without_w" in f["eal"]]
     if any(dropped):
         notes.append(
@@ -208,6 +218,8 @@ def _mean_max(value: Figures) -> str:
 
 def _least(value: Figures) -> str:
     """Mean and maximum of a lower bound."""
+    if math.isnan(value["max"]):
+        return "n/a"
     return "   ".join(_small(value[key], DOWN) for key in ("mean", "max"))
 
 

@@ -36,7 +36,10 @@ class EngineOptions:
         REPLAY.method
     )
     max_paths: Annotated[
-        int, Parameter(help="Path-steps per position that may be walked one by one.")
+        int,
+        Parameter(
+            help="Budget of auto per position, in path-steps walked one by one; exact by name disregards it."
+        ),
     ] = REPLAY.max_paths
     seed: Annotated[int, Parameter(help="Seed of everything random.")] = REPLAY.seed
     jobs: Annotated[

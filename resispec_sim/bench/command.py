@@ -70,6 +70,8 @@ def _shown(label: str, total: int) -> Iterator[Callable[[], None]]:
 
     # beside a measurement, twice a second is often enough
     err = Console(stderr=True)
+    if not err.is_terminal:
+        print(f"resispec bench: {label}", file=sys.stderr)
     with Progress(
         console=err, transient=True, refresh_per_second=2, disable=not err.is_terminal
     ) as progress:

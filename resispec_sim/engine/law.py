@@ -49,7 +49,8 @@ class Law:
         change.
     tv_lower_bound : float
         ``sum (A - p)+`` with A the accepted mass per token: bounds the TV from below whatever the
-        residual's fill does. Meaningless noise is not removed: an exact rule shows up to 1e-15.
+        residual's fill does. Meaningless noise is not removed: an exact rule shows up to 1e-15. NaN where
+        sampled: the positive part of an estimate bounds nothing.
     method : {"exact", "certified", "estimated", "sampled"}
         How the figures were computed.
     n_paths : int
@@ -329,7 +330,11 @@ def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
         tv_interval=tv_interval,
         kl_interval=kl_interval,
         stderr=outcome.stderr,
-        tv_lower_bound=distances.excess_mass(outcome.accepted_by_token, p),
+        tv_lower_bound=(
+            np.nan
+            if outcome.method == "sampled"
+            else distances.excess_mass(outcome.accepted_by_token, p)
+        ),
         method=outcome.method,
         n_paths=outcome.n_paths,
         notes=outcome.notes,
