@@ -61,11 +61,32 @@ def test_fresh_processes_may_compile_at_once(start):
     running = [start(*KINDS[i:], *KINDS[:i]) for i in range(3)]
     results = [finish(process) for process in running]
     assert all(out == results[0][0] for out, _ in results)
-    assert all("compiling kernels, once per installation" in err for _, err in results)
+    assert all(
+        "compiling the kernels that this needs, once per installation" in err for _, err in results
+    )
     out, err = finish(start(*KINDS))
     assert out == results[0][0]
     assert out == finish(start(*KINDS, NUMBA_DISABLE_JIT="1"))[0]
     assert "compiling" not in err  # no process dropped what another had kept
+
+
+def test_a_constant_argument_compiles_nothing_anew(tmp_path):
+    """The same function, called with a variable and with two constants."""
+    script = (
+        "from resispec_sim.engine.jit import kernel\n"
+        "@kernel\ndef power(x, n):\n    return x if n == 0 else x * x\n"
+        "@kernel\ndef caller(x, n):\n    return power(x, n) + power(x, 0) + power(x, 1)\n"
+    )
+    (tmp_path / "constants.py").write_text(script)
+    use = "from constants import *; print(caller(3.0, 0), len(power.signatures))"
+    out = subprocess.run(
+        [sys.executable, "-c", use],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert out.split() == ["15.0", "1"]
 
 
 def test_a_folder_that_cannot_be_written_costs_the_cache_only(start, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numba
 from numba.core import event
+from numba.core.types.misc import unliteral
 
 LOCK_NAME = "resispec-kernels.lock"
 
@@ -43,8 +44,11 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def _kept_on_disk(function: Callable[..., Any], **options: Any) -> Any:
-    compiled = numba.njit(nogil=True, error_model="numpy", **options)(function)
+    compiled = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(
+        function
+    )
     if hasattr(compiled, "enable_caching"):
+        compiled.get_call_template = _without_literals(compiled.get_call_template)
         # A RuntimeError says that no folder can be written: the kernel then lives in memory only.
         with contextlib.suppress(RuntimeError):
             compiled.enable_caching()
@@ -53,6 +57,15 @@ def _kept_on_disk(function: Callable[..., Any], **options: Any) -> Any:
             cache._cache_file._source_stamp = _stamp_of_all(cache._cache_file._source_stamp)
             cache._cache_file = _LockedFile(cache._cache_file, Path(cache.cache_path))
     return compiled
+
+
+def _without_literals(resolve: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba compiles a function once more for every constant that it is called with; once is enough."""
+
+    def resolved(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        return resolve(tuple(map(unliteral, args)), kws)
+
+    return resolved
 
 
 @functools.cache

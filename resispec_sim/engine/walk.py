@@ -49,6 +49,7 @@ def walk(
 ):
     """Walk every path of weight at least `theta`; lighter ones are cut off where they get lighter.
 
+    `water` is None for fill ``capacity``: a test for None leaves the other fill out when it is compiled.
     A path that is cut off emits its residual as it stands, in row 1 of `terms`.
     ``scratch.base`` collects what multiplies p itself. Returns ``(paths, work, complete)``.
     """
@@ -62,7 +63,7 @@ def walk(
     base, base_low = scratch.base, scratch.base_low
     paths = 0
     work = 0.0
-    chains = not water and n_zero == 0 and n > 1
+    chains = water is None and n_zero == 0 and n > 1
 
     for x1 in range(space.n_over):
         if first_weight[x1] <= LIGHTEST:
@@ -114,10 +115,10 @@ def walk(
                 if level == n:
                     # Only for n = 1: the walk closes the last level of a longer path by itself.
                     done = True
-                    if water:
-                        add_level(0, scale, wj, space, tok, nt, k, terms)
-                    else:
+                    if water is None:
                         spread0[level] = 1.0
+                    else:
+                        add_level(0, scale, wj, space, tok, nt, k, terms)
                 elif level > last:
                     done = True
                 elif wj < theta:
@@ -128,27 +129,13 @@ def walk(
                         accepted.lost[i] += rest
                     accepted.lost[n] += rest
                     if want_law:
-                        if water:
-                            add_level(1, scale, wj, space, tok, nt, k, terms)
-                        else:
+                        if water is None:
                             spread1[level] = 1.0
+                        else:
+                            add_level(1, scale, wj, space, tok, nt, k, terms)
                 elif want_law and level == n - 2:
                     done = True
-                    if water:
-                        below, cost = close_pairs_water(
-                            space,
-                            table,
-                            wj,
-                            k,
-                            tok,
-                            nt,
-                            scale,
-                            level + 1,
-                            theta,
-                            accepted,
-                            terms,
-                        )
-                    else:
+                    if water is None:
                         spread0[level], spread1[level], below, cost = close_pairs(
                             space,
                             table,
@@ -163,6 +150,20 @@ def walk(
                             scratch,
                             NOT_HANDED,
                             second,
+                            terms,
+                        )
+                    else:
+                        below, cost = close_pairs_water(
+                            space,
+                            table,
+                            wj,
+                            k,
+                            tok,
+                            nt,
+                            scale,
+                            level + 1,
+                            theta,
+                            accepted,
                             terms,
                         )
                     paths += below
@@ -182,14 +183,14 @@ def walk(
                             level + 1,
                             accepted,
                         )
-                    elif water:
-                        work += k + nt
-                        close_water(space, table, wj, k, tok, nt, scale, terms)
-                    else:
+                    elif water is None:
                         spread0[level], cost = close_last(
                             space, table, wj, k, tok, nt, scale, scratch, second, terms
                         )
                         work += cost
+                    else:
+                        work += k + nt
+                        close_water(space, table, wj, k, tok, nt, scale, terms)
                 else:
                     pos[level] = 0
                 if work + SUM_COST * terms.work[0] > max_work:
@@ -228,7 +229,7 @@ def walk(
             # All descendants are done: add this state's own terms and hand its share up.
             t = share[level]
             k = ks[level]
-            if want_law and not water:
+            if want_law and water is None:
                 for row in range(terms.sums.shape[0]):
                     spread = spread0[level] if row == 0 else spread1[level]
                     term = scale * (1.0 - t) * spread
