@@ -32,6 +32,7 @@ from .terminal import (
     console,
     numbers,
 )
+from .train_eagle_command import train_eagle_command
 from .tree_command import tree_command
 from .types import Device
 
@@ -213,6 +214,7 @@ app.command(tree_command, name="tree")
 app.command(chain_command, name="chain")
 app.command(audit_command, name="audit")
 app.command(bench_command, name="bench")
+app.command(train_eagle_command, name="train-eagle")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

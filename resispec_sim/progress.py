@@ -26,8 +26,8 @@ class RateColumn(_Column):
 
 
 @contextmanager
-def position_progress(total: int, label: str = "replay") -> Iterator[Callable[[], None]]:
-    """Show a bar with position rate and time left; yields the function that advances it by one.
+def position_progress(total: int, label: str = "replay") -> Iterator[Callable[..., None]]:
+    """Show a bar with position rate and time left; yields the function that advances it, by one unless told.
 
     Parameters
     ----------
@@ -48,4 +48,4 @@ def position_progress(total: int, label: str = "replay") -> Iterator[Callable[[]
     )
     with progress:
         task = progress.add_task(label, total=total)
-        yield lambda: progress.advance(task)
+        yield lambda n=1: progress.advance(task, n)

@@ -52,7 +52,7 @@ def read_prompts(path: str | Path) -> list[str]:
     """
     path = Path(path)
     prompts = []
-    for number, line in enumerate(_read_text(path, "prompt file").splitlines(), start=1):
+    for number, line in enumerate(read_text(path, "prompt file").splitlines(), start=1):
         if not line.strip():
             continue
         if path.suffix != ".jsonl":
@@ -148,7 +148,7 @@ def record(
             f"a fitting text belongs to an early-exit draft, not to the model {draft!r}"
         )
     texts = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
-    text = None if fit_text is None else _read_text(Path(fit_text), "fitting text")
+    text = None if fit_text is None else read_text(Path(fit_text), "fitting text")
     settings = SamplingSettings(new_tokens, temperature, top_k, top_p, seed, dtype)
     with _threads(Path(out)) as n_threads:
         return _record(
@@ -282,7 +282,8 @@ def _check_counts(new_tokens: int, batch_size: int, seed: int) -> None:
             raise InputError(f"{name} must be at least {least}, got {value}")
 
 
-def _read_text(path: Path, what: str) -> str:
+def read_text(path: Path, what: str) -> str:
+    """Read a UTF-8 file; `InputError` names it and calls it `what`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
