@@ -17,6 +17,7 @@ from .bench.command import bench_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
+from .decode_command import decode_command
 from .errors import ResispecError
 from .gap_command import bounds_command
 from .rules_command import rules_command
@@ -207,6 +208,7 @@ def record(
     return 0
 
 
+app.command(decode_command, name="decode")
 app.command(rules_command, name="rules")
 app.command(compare_command, name="compare")
 app.command(bounds_command, name="bounds")

@@ -12,13 +12,13 @@ import numpy as np
 from ..checks import check_whole
 from ..config import DECODE
 from ..errors import InputError, LogitsError, RuleError
-from ..growmaps import GrowMap, parse_growmap
+from ..growmaps import GrowMap
 from ..probs import check_sampling
 from ..rules import Rule, parse_rule
 from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
-from .drafters import Drafter, ModelDrafter, TopKTree
+from .drafters import Drafter, ModelDrafter, TopKTree, parse_plan
 from .eagle import EagleHead
 from .eagle_drafter import EagleDrafter
 from .early_exit import EarlyExit
@@ -82,13 +82,7 @@ class Decoder:
             "dtype": dtype,
         }
         self.rule = parse_rule(rule)
-        self.plan = (
-            GrowMap([()])
-            if draft is None
-            else tree
-            if isinstance(tree, TopKTree)
-            else parse_growmap(tree)
-        )
+        self.plan = GrowMap([()]) if draft is None else parse_plan(tree)
         self.scheme = self._scheme()
         self._drafter = self._make_drafter(draft)
         self._eos = _eos_tokens(target)

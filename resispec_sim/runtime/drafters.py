@@ -6,13 +6,16 @@ committed token, which is fed with the first level.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..growmaps import GrowMap
+from ..growmaps import GrowMap, parse_growmap
+from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
 from .drawing import draw_siblings
@@ -55,7 +58,30 @@ class TopKTree:
         return self.depth - 1
 
     def __str__(self) -> str:
-        return f"topk[{self.depth},{self.width},{self.budget}]"
+        return f"topk:{self.depth},{self.width},{self.budget}"
+
+
+def parse_plan(tree: str | Path | CompleteTree | GrowMap | TopKTree) -> GrowMap | TopKTree:
+    """Read a tree's name: ``d5b3``, a grow map's file, or ``topk:DEPTH,WIDTH,BUDGET``.
+
+    Raises
+    ------
+    InputError, GrowMapError
+        If there is no such tree.
+
+    Examples
+    --------
+    >>> parse_plan("topk:6,4,24")
+    TopKTree(depth=6, width=4, budget=24)
+    """
+    if isinstance(tree, TopKTree):
+        return tree
+    if isinstance(tree, str) and tree.startswith("topk:"):
+        match = re.fullmatch(r"topk:(\d+),(\d+),(\d+)", tree)
+        if match is None:
+            raise InputError(f"tree {tree!r} is not of the form topk:DEPTH,WIDTH,BUDGET")
+        return TopKTree(*map(int, match.groups()))
+    return parse_growmap(tree)
 
 
 class Drafter(ABC):
