@@ -35,6 +35,7 @@ from .terminal import (
 )
 from .train_eagle_command import train_eagle_command
 from .tree_command import tree_command
+from .tree_replay_command import tree_replay_command
 from .types import Device
 
 FAILED = 2
@@ -213,6 +214,7 @@ app.command(rules_command, name="rules")
 app.command(compare_command, name="compare")
 app.command(bounds_command, name="bounds")
 app.command(tree_command, name="tree")
+app.command(tree_replay_command, name="replay-trees")
 app.command(chain_command, name="chain")
 app.command(audit_command, name="audit")
 app.command(bench_command, name="bench")

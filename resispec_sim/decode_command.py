@@ -82,7 +82,16 @@ def decode_command(
         top_k=top_k,
         top_p=top_p,
     )
-    found = decoder.decode(prompt, max_new_tokens=max_new_tokens, seed=seed, profile=profile)
+    observe = None
+    if record is not None:
+        from .runtime.tree_recorder import TreeRecorder
+
+        recorder = TreeRecorder(record, decoder, target={"name": target}, draft={"name": draft})
+        # one folder can hold the texts of many seeds
+        observe = recorder.observer(seed)
+    found = decoder.decode(
+        prompt, max_new_tokens=max_new_tokens, seed=seed, profile=profile, observe=observe
+    )
     if json_output:
         print(json.dumps(summary(found) | {"steps": [asdict(step) for step in found.steps]}))
         return 0

@@ -75,7 +75,7 @@ class Decoder:
         self.target = target
         self._model = CachedModel(target)
         self._device = target.device
-        self._sampling: dict[str, Any] = {
+        self.sampling: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
@@ -86,6 +86,11 @@ class Decoder:
         self.scheme = self._scheme()
         self._drafter = self._make_drafter(draft)
         self._eos = _eos_tokens(target)
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the target's logits, to which the draft's are cut or filled up."""
+        return self._model.vocab_size
 
     def _scheme(self) -> str:
         if not supported(self.rule):
@@ -252,6 +257,7 @@ class Decoder:
                     lambda nodes: self._model.logits(states[list(nodes)]),
                     list(path),
                     list(tokens),
+                    cut or ends,
                 )
             )
         with clock.phase("verification"):
@@ -290,7 +296,7 @@ class Decoder:
         missing = width - logits.shape[-1]
         if missing:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        return to_probs(logits, **self._sampling)
+        return to_probs(logits, **self.sampling)
 
     def _score(self, tree: DraftTree) -> Any:
         n_prefix = self._model.n_entries
@@ -315,7 +321,7 @@ class Decoder:
                 numbers = self._numbers(rng.random((1, len(kids) + 1)))
                 with clock.phase("verification"):
                     logits = self._model.logits(states[node : node + 1])
-                    p = to_probs(logits, **self._sampling)
+                    p = to_probs(logits, **self.sampling)
                 if kids:
                     siblings = torch.tensor([[tree.tokens[kid] for kid in kids]], device=p.device)
                     with clock.phase("shaping"):
