@@ -220,10 +220,11 @@ def write_step(
     from safetensors.numpy import save
 
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    described = {**info, "text": str(text), "step": str(step), "sha256": checksum(whole)}
-    return write_whole(
-        folder / f"text-{text:05d}-step-{step:05d}.safetensors", save(whole, described)
-    )
+    described = {**info, "text": str(text), "step": str(step)}
+    described["sha256"] = checksum(whole, described)
+    # one entry, since the library writes several in any order
+    data = save(whole, {ABOUT: json.dumps(described, sort_keys=True)})
+    return write_whole(folder / f"text-{text:05d}-step-{step:05d}.safetensors", data)
 
 
 def write_whole(file: Path, data: bytes) -> Path:
