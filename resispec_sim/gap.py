@@ -308,7 +308,7 @@ def _rows_at(
         if rule.siblings not in optima:
             optima[rule.siblings] = float(optimum_for(rule.siblings, *pair, n_siblings))
         law = exact_law(rule, *pair, n_siblings, method=method, max_paths=max_paths, seed=seed)
-        low, high = np.asarray(law.accepted_interval, dtype=float).sum(axis=0)
+        low, high = law.total_interval
         rows.append(
             {
                 "siblings": n_siblings,

@@ -207,7 +207,7 @@ def _law_row(figures: Figures | Summary) -> Row:
         (kl_low, kl_high), (tv_low, tv_high) = (kl, kl), (tv, tv)
     else:
         low, high = figures.accepted_interval.T.tolist()
-        low_total, high_total = sum(low), sum(high)
+        low_total, high_total = figures.total_interval.tolist()
         kl_low, kl_high = figures.kl_interval.tolist()
         tv_low, tv_high = figures.tv_interval.tolist()
     row: Row = {}

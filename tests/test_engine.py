@@ -195,6 +195,9 @@ def test_certified_bounds_hold_the_exact_figures(rule, pair, n_siblings, budget)
     bounded = exact_law(rule, p, q, n_siblings, method="certified", max_paths=budget)
     low, high = bounded.accepted_interval.T
     assert (low <= exact.accepted + 1e-13).all() and (exact.accepted <= high + 1e-13).all()
+    low, high = bounded.total_interval
+    assert low - 1e-13 <= exact.accepted.sum() <= high + 1e-13 and high <= 1.0 + 1e-13
+    assert low - 1e-13 <= bounded.accepted.sum() <= high + 1e-13
     for name in ("tv", "kl"):
         low, high = getattr(bounded, f"{name}_interval")
         assert low - 1e-12 <= getattr(exact, name) <= high + 1e-12
@@ -209,6 +212,9 @@ def test_a_small_budget_leaves_an_interval_and_a_large_one_none():
     few = exact_law("resispec", p, q, 4, max_paths=10_000)
     assert few.method == "certified" and (np.ptp(few.accepted_interval, axis=1)[2:] > 0).all()
     assert np.ptp(few.tv_interval) > 0
+    # siblings 3 and 4 cannot both accept what was cut off before them
+    widths = np.ptp(few.accepted_interval, axis=1)
+    assert widths.max() - 1e-12 <= np.ptp(few.total_interval) < 0.75 * widths.sum()
     many = exact_law("resispec", p, q, 4, method="certified", max_paths=10**9)
     assert many.method == "exact" and np.ptp(many.tv_interval) == 0
 

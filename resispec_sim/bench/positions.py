@@ -96,7 +96,7 @@ def _row(
     for _ in range(_ROUNDS - 1 if seconds < _SHORT else 0):
         seconds = min(seconds, seconds_of(law_from_logits))
     preparation = min(seconds_of(lambda: prepare(*place.probs())) for _ in range(_ROUNDS))
-    low, high = np.asarray(law.accepted_interval).sum(axis=0)
+    low, high = law.total_interval
     row = {
         **place.about(),
         "n": n_siblings,

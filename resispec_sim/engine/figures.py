@@ -22,6 +22,7 @@ class Figures:
     Attributes
     ----------
     accepted, accepted_interval : ndarray (K,), (K, 2)
+    total_interval : ndarray (2,)
     accepted_here : float
         Mass that is accepted at the token that was asked for, from any sibling.
     kl, tv, tv_lower_bound : float
@@ -33,6 +34,7 @@ class Figures:
 
     accepted: FloatArray
     accepted_interval: FloatArray
+    total_interval: FloatArray
     accepted_here: float
     kl: float
     tv: float
@@ -81,6 +83,7 @@ def figures_of_row(
     return Figures(
         accepted=law.accepted,
         accepted_interval=law.accepted_interval,
+        total_interval=law.total_interval,
         accepted_here=float(law.accepted_by_token[:, token].sum()),
         kl=law.kl,
         tv=law.tv,

@@ -44,6 +44,9 @@ class Law:
         Rigorous bounds (``exact``: both ends equal), or +-1.96 standard errors where sampled.
     tv_interval, kl_interval : ndarray (2,)
         Likewise.
+    total_interval : ndarray (2,)
+        The same for the total acceptance. Siblings share what was not walked, so it can be narrower than
+        the sum of theirs.
     stderr : ndarray (K,) or None
         Standard errors of `accepted` where sampled, at least what prefixes too rare to be drawn could
         change.
@@ -65,6 +68,7 @@ class Law:
     kl: Any
     tv: Any
     accepted_interval: FloatArray
+    total_interval: FloatArray
     tv_interval: FloatArray
     kl_interval: FloatArray
     stderr: FloatArray | None
@@ -327,6 +331,7 @@ def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
         kl=kl,
         tv=tv,
         accepted_interval=accepted_interval,
+        total_interval=_total_interval(outcome, accepted_interval),
         tv_interval=tv_interval,
         kl_interval=kl_interval,
         stderr=outcome.stderr,
@@ -339,6 +344,14 @@ def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
         n_paths=outcome.n_paths,
         notes=outcome.notes,
     )
+
+
+def _total_interval(outcome: Outcome, accepted_interval: FloatArray) -> FloatArray:
+    if outcome.total_interval is not None:
+        return outcome.total_interval
+    if outcome.method == "exact":
+        return np.full(2, outcome.accepted.sum())
+    return np.clip(accepted_interval.sum(axis=0), 0.0, 1.0)
 
 
 def _stack(rows: list[Law]) -> Law:

@@ -164,21 +164,29 @@ def certified_outcome(
     if law.lost[-1] == 0.0:
         return _all_paths(rule, law)
     steps = law.steps
+    total = None
     if n_siblings == 3:
         grid = new_grid(table)
         bracket = bracket_three(space, table, first, grid)
         interval = np.stack((bracket.low, bracket.high), axis=1)
+        accepted = interval.mean(axis=1)
         by_token = bracket.by_token
         steps += bracket.work
     else:
         found = _deepen(
             rule, space, table, first, n_siblings, max_work, want_law=False, enough=tolerance
         )
-        # A path that was cut off may still accept any later sibling, or none.
-        interval = np.stack((found.accepted, found.accepted + found.lost[:n_siblings]), axis=1)
+        # A path that was cut off may still accept any later sibling, or none, but only one of them.
+        lost = found.lost[:n_siblings]
+        interval = np.stack((found.accepted, found.accepted + lost), axis=1)
         # the same allowance as the grid's: sums over first rejections are plain ones
         margin = ROUNDING * space.n_over * np.array([-1.0, 1.0])
         interval[1:] = np.clip(interval[1:] + margin, 0.0, 1.0)
+        low, most = interval[:, 0].sum(), float(lost.max())
+        total = np.array([low, min(low + most - 2.0 * margin[0] * n_siblings, 1.0)])
+        # the middle of the total, shared in proportion to what each could have
+        each = lost / lost.sum() if most > 0.0 else lost
+        accepted = interval[:, 0] + 0.5 * (total[1] - total[0]) * each
         by_token = np.maximum(found.accepted_by_token, 0.0)
         steps += found.steps
     certain = by_token.sum(axis=0) + np.maximum(law.closed, 0.0)
@@ -193,11 +201,12 @@ def certified_outcome(
         output, note = bounded_law(certain, estimate)
     return Outcome(
         output_probs=output,
-        accepted=interval.mean(axis=1),
+        accepted=accepted,
         accepted_by_token=by_token,
         method="certified",
         n_paths=steps,
         accepted_interval=interval,
+        total_interval=total,
         certain=certain,
         notes=(note, *_too_wide(interval, tolerance)),
     )

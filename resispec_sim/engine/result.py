@@ -29,6 +29,8 @@ class Outcome:
         Path-steps walked.
     accepted_interval : ndarray (K, 2), optional
         Bounds, where `accepted` is not exact.
+    total_interval : ndarray (2,), optional
+        Bounds of the total, where they are narrower than the sums of the siblings' bounds.
     certain : ndarray (V,), optional
         Mass that is emitted for sure, where the law is not exact: the law is at least this.
     stderr : ndarray (K,), optional
@@ -44,6 +46,7 @@ class Outcome:
     method: str
     n_paths: int
     accepted_interval: NDArray[np.float64] | None = None
+    total_interval: NDArray[np.float64] | None = None
     certain: NDArray[np.float64] | None = None
     stderr: NDArray[np.float64] | None = None
     batch_laws: NDArray[np.float64] | None = None

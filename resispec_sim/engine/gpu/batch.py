@@ -279,6 +279,7 @@ def _to_laws(
             kl=float(kl[i]),
             tv=float(tv[i]),
             accepted_interval=np.stack((accepted[i], accepted[i]), axis=1),
+            total_interval=np.full(2, accepted[i].sum()),
             tv_interval=np.array([tv[i], tv[i]]),
             kl_interval=np.array([kl[i], kl[i]]),
             stderr=None,
