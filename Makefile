@@ -1,5 +1,5 @@
 # make demo   the table for the sample dumps; installs the core package only
-# make test   ruff, mypy and the tests; installs torch as well
+# make test   ruff, mypy and the tests; installs torch as well; PYTEST_ARGS=tests/test_x.py runs a part
 # make live-law  decoded text against computed laws, 200,000 steps per rule (an hour)
 # make bench  times of the engine on this machine; nothing else should run beside it
 PYTHON ?= python3
@@ -24,7 +24,7 @@ demo: $(CORE)
 # Tests that assert a time run last and alone.
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not timing" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m timing $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m timing $(PYTEST_ARGS) || test $$? -eq 5  # 5: a part without such tests
 
 lint: $(TESTS)
 	$(BIN)/ruff check .

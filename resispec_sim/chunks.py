@@ -23,7 +23,7 @@ from .dumps import Dump, Position, open_dump, resolve_dump, shipped_names
 from .dumps.schema import encode_manifest
 from .errors import DumpError, ResispecError, WorkerError
 
-COMPILING = "compiling the kernels that this needs, once per installation (up to two minutes)"
+COMPILING = "compiling kernels, once per installation and kind of rule (up to two minutes)"
 
 
 class Work(Protocol):

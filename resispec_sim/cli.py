@@ -31,6 +31,7 @@ from .terminal import (
     TopK,
     TopP,
     console,
+    make_folder,
     numbers,
 )
 from .train_eagle_command import train_eagle_command
@@ -91,7 +92,7 @@ def replay(
     counts = numbers("--siblings", siblings, int)
     heat = None if temperature is None else numbers("--temperature", temperature, float)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
+        make_folder(out)
 
     from .replay import replay as run
 

@@ -61,9 +61,10 @@ def _summary(dump: Dump) -> Table:
 
 def _prompts(dump: Dump) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("prompt", justify="right")
-    table.add_column("positions", justify="right")
-    table.add_column("text", no_wrap=True, overflow="ellipsis")
+    table.add_column("prompt", justify="right", min_width=len("prompt"))
+    table.add_column("positions", justify="right", min_width=len("positions"))
+    # a ratio lets the text give way, not the numbers
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     counts = dump.positions_per_prompt
     for i, (prompt, count) in enumerate(zip(dump.manifest.prompts, counts, strict=True)):
         if prompt.text is not None:

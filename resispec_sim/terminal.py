@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from .config import REPLAY
 from .errors import InputError
@@ -27,6 +28,31 @@ TopP = Annotated[float | None, Parameter(help="Default: the dump's own; 1 turns 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, no tables.")]
 
 
+def _whole(_type: Any, tokens: Sequence[Token]) -> int:
+    """A whole number, in the notation 1e6 as well."""
+    text = tokens[0].value
+    try:
+        value = float(text)
+        whole = int(text) if value == value // 1 and "e" not in text.lower() else int(value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a whole number") from None
+    if whole != value:
+        raise ValueError(f"{text!r} is not a whole number")
+    return whole
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder for results, before the work that fills it (`InputError`)."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (
+            "there is a file of this name" if path.is_file() else (error.strerror or str(error))
+        )
+        raise InputError(f"cannot make the folder {path}: {reason.lower()}") from error
+    return path
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class EngineOptions:
@@ -38,7 +64,8 @@ class EngineOptions:
     max_paths: Annotated[
         int,
         Parameter(
-            help="Budget of auto per position, in path-steps walked one by one; exact by name disregards it."
+            converter=_whole,
+            help="Budget of auto per position, in path-steps walked one by one; exact by name disregards it.",
         ),
     ] = REPLAY.max_paths
     seed: Annotated[int, Parameter(help="Seed of everything random.")] = REPLAY.seed

@@ -5,7 +5,17 @@ from pathlib import Path
 
 from .config import TREE
 from .errors import InputError
-from .terminal import ENGINE_OPTIONS, DumpName, EngineOptions, Json, TopK, TopP, console, numbers
+from .terminal import (
+    ENGINE_OPTIONS,
+    DumpName,
+    EngineOptions,
+    Json,
+    TopK,
+    TopP,
+    console,
+    make_folder,
+    numbers,
+)
 
 
 def tree_command(
@@ -55,7 +65,7 @@ def tree_command(
     if out is not None:
         if out.is_dir():
             raise InputError(f"--out {out} is a folder: give the file of the grow map")
-        out.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
+        make_folder(out.parent)
 
     from .tree_plan import plan_trees
 

@@ -272,3 +272,23 @@ def test_a_closed_pipe_ends_the_command_quietly(dump, options):
         os.close(writer)
     assert done.returncode in (1, 141)
     assert "resispec:" not in done.stderr and "rror" not in done.stderr
+
+
+@pytest.mark.parametrize("text, budget", [("1000", 1000), ("1e3", 1000), ("4e7", 40_000_000)])
+def test_budgets_are_whole_numbers_in_any_notation(dump, capsys, text, budget):
+    arguments = ["replay", str(dump), "--rules", "specinfer", "--max-paths", text, "--json"]
+    assert run_command(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["provenance"]["parameters"]["max_paths"] == budget
+
+
+@pytest.mark.parametrize("text", ["1.5", "nan", "1e400", "many"])
+def test_budgets_that_are_no_whole_numbers(dump, capsys, text):
+    assert run_command(["replay", str(dump), "--max-paths", text]) == 2
+    assert f"'{text}' is not a whole number" in capsys.readouterr().err
+
+
+def test_a_folder_for_results_that_cannot_be_made(dump, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for where in ("file", "file/below"):
+        assert run_command(["replay", str(dump), "--out", str(tmp_path / where)]) == 2
+        assert f"cannot make the folder {tmp_path / where}" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from resispec_sim.config import BENCH
 from resispec_sim.errors import InputError
-from resispec_sim.terminal import INTERRUPTED, Json, console
+from resispec_sim.terminal import INTERRUPTED, Json, console, make_folder
 
 
 def bench_command(
@@ -41,7 +41,7 @@ def bench_command(
         raise InputError("--plot shows the part 'scaling': add it to --parts")
     for folder in (out, plot):
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)  # an unwritable folder fails before the work
+            make_folder(folder)
 
     from resispec_sim.bench.plot import save_plot
     from resispec_sim.bench.report import save, table, to_json

@@ -142,8 +142,9 @@ class DumpWriter:
         if shard.sha256 not in (None, digest):
             temporary.unlink()
             raise ShardError(
-                f"{file}: recorded again, it differs from the checksum in {MANIFEST_NAME}; the "
-                "models, the libraries or the machine changed. Record into a new folder."
+                f"{file}: what would be written now differs from the checksum in {MANIFEST_NAME}: other "
+                "logits, or other models, libraries or another machine than when it was recorded. Write "
+                "into a new folder."
             )
         # The checksum is in place before the shard is: a shard under its final name can always be
         # verified.
