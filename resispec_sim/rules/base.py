@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from resispec_sim.errors import RuleError
+from resispec_sim.rules import formulas
+from resispec_sim.rules.formulas import normalised
 from resispec_sim.rules.siblings import Siblings
 
 ProbsT = TypeVar("ProbsT", bound="Sequence[Any] | np.ndarray")
@@ -217,18 +219,10 @@ def total_of(values: np.ndarray) -> Any:
     return values.sum() if values.dtype != object else sum(values.tolist(), Fraction(0))
 
 
-def normalised(values: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """``values / sum``, or `otherwise` where the sum is 0."""
-    total = total_of(values)
-    return values / total if total > 0 else otherwise
-
-
 def ratio_capped(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     """``min(1, top / bottom)``, and 1 where ``bottom`` is 0: such a token is never drawn."""
-    if top.dtype == object or bottom.dtype == object:
-        ratio = [t / b if b > t else Fraction(1) for t, b in zip(top, bottom, strict=True)]
-        return to_array(ratio)
-    return np.divide(top, bottom, out=np.ones_like(top), where=bottom > top)
+    ratio = formulas.ratio_capped(top, bottom)
+    return to_array(ratio) if ratio.dtype == object else ratio
 
 
 def without_token(probs: np.ndarray, token: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from resispec_sim.rules.base import (
     ratio_capped,
     total_of,
 )
+from resispec_sim.rules.formulas import shaped_residual, total, unspent
 
 EXACT_STEPS = 24
 """Bisections in rationals before the last piece of a piecewise linear equation is tried."""
@@ -132,11 +133,10 @@ def shaped_residuals(
 ) -> tuple[np.ndarray, ...]:
     """``r_0 .. r_n`` for a given ``S``, each step with the mass that the one before really left."""
     residuals = [target]
-    spent = 0 * total_of(target)
+    spent = 0 * total(target)
     for _ in range(n_siblings):
-        spent = spent + total_of(residuals[-1])
-        kept = np.minimum(target, max(level - spent, 0 * spent) * draft)
-        residuals.append(np.maximum(target - spent * draft, kept))
+        spent = spent + total(residuals[-1])
+        residuals.append(shaped_residual(target, draft, spent, level))
     return tuple(residuals)
 
 
@@ -148,11 +148,11 @@ def solve_level(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
     may be 0 on an interval; the least ``S`` accepts earliest.
     """
 
+    def overlap(scale: Any) -> Any:
+        return total_of(np.minimum(target, scale * draft)) if scale > 0 else 0
+
     def left(level: Any) -> Any:
-        missing = 1 - total_of(np.minimum(target, level * draft))
-        rest = level - 1
-        for _ in range(n_siblings - 1):
-            rest = rest - missing - (total_of(np.minimum(target, rest * draft)) if rest > 0 else 0)
+        *_, rest = unspent(level, overlap, n_siblings)
         return rest
 
     exact = target.dtype == object

@@ -9,11 +9,11 @@ import numpy as np
 from resispec_sim.errors import RuleError
 from resispec_sim.rules.base import (
     SequentialRule,
-    normalised,
     number_like,
     ratio_capped,
     total_of,
 )
+from resispec_sim.rules.formulas import is_k_seq_exact, k_seq_residual
 
 EXACT_STEPS = 60
 """Bisections of the factor in rationals: it is irrational in general, and any larger one is exact."""
@@ -77,13 +77,10 @@ class KSeq(SequentialRule):
             factor = solve_factor(target, draft, n_siblings)
         else:
             factor = number_like(self.factor, target)
-        overlap = np.minimum(target / factor, draft)
-        beta = total_of(overlap)
+        beta, residual = k_seq_residual(target, draft, factor, n_siblings)
         if not beta > 0:
             return 0 * target, target
-        accepted = 1 - (1 - beta) ** n_siblings
-        rest = np.maximum(target - overlap * (accepted / beta), 0)
-        return ratio_capped(target / factor, draft), normalised(rest, target)
+        return ratio_capped(target / factor, draft), residual
 
     def accept_probs(self, state: tuple[Any, ...]) -> np.ndarray:
         return state[0]
@@ -107,8 +104,8 @@ def solve_factor(target: np.ndarray, draft: np.ndarray, n_siblings: int) -> Any:
     low, high = (Fraction(1), Fraction(n_siblings)) if exact else (1.0, float(n_siblings))
 
     def is_exact(factor: Any) -> bool:
-        total = total_of(np.minimum(target, factor * draft))
-        return 1 - (1 - total / factor) ** n_siblings <= total + slack
+        overlap = total_of(np.minimum(target, factor * draft))
+        return bool(is_k_seq_exact(overlap, factor, n_siblings, slack))
 
     if is_exact(low):
         return low

@@ -8,6 +8,7 @@ import numpy as np
 
 from resispec_sim.errors import InfeasibleBudgetError, InputError, RuleError
 from resispec_sim.rules.base import ProbsT, ResidualRule, like, to_array, total_of
+from resispec_sim.rules.formulas import filled, filled_to_level, kept_below, smallest_ratio
 
 Fill = Literal["capacity", "water", "index"]
 Budget = Literal["minimal", "applied", "clipped"]
@@ -124,13 +125,8 @@ class ResiSpec(ResidualRule):
         capacity = residual.copy()
         capacity[token] = 0 * capacity[token]  # stays a Fraction where it is one
         if self.fill == "water":
-            return _fill_to_level(capacity, draft, mass), mass
-        kept = np.minimum(mass * draft, capacity)
-        deficit, room = mass - total_of(kept), capacity - kept
-        if deficit <= 0:
-            return kept, mass
-        fill = _fill_in_proportion if self.fill == "capacity" else _fill_in_order
-        return kept + fill(room, deficit), mass
+            return filled_to_level(capacity, draft, mass), mass
+        return filled(capacity, kept_below(capacity, draft, mass), mass, self.fill), mass
 
     def _residual_mass(
         self, residual: np.ndarray, draft: np.ndarray, token: int
@@ -143,10 +139,8 @@ class ResiSpec(ResidualRule):
             )
         if self.budget == "minimal":
             return least, False
-        support = draft > 0
-        with np.errstate(over="ignore"):  # a subnormal draft probability: never the minimum
-            smallest_ratio = (residual[support] / draft[support]).min()
-        mass = max(smallest_ratio, least)
+        ratio = smallest_ratio(residual, draft)[0]
+        mass = max(ratio, least)
         available = total_of(residual) - residual[token]
         slack = 0 if isinstance(mass, Fraction) else ROUNDING
         if mass <= available * (1 + slack):
@@ -157,40 +151,3 @@ class ResiSpec(ResidualRule):
             f"budget 'applied' asks for Z = {mass} after the rejection of token {token}, but the "
             f"residual off that token is only {available}; use budget=clipped or budget=minimal"
         )
-
-
-def _fill_in_proportion(room: np.ndarray, mass: Any) -> np.ndarray:
-    """Spread `mass` over the tokens in proportion to their room."""
-    total = total_of(room)
-    return room * (min(mass, total) / total) if total > 0 else room
-
-
-def _fill_in_order(room: np.ndarray, mass: Any) -> np.ndarray:
-    """Give each token in turn as much of `mass` as it has room for."""
-    before = np.cumsum(room) - room
-    return np.minimum(np.maximum(mass - before, 0), room)
-
-
-def _fill_to_level(capacity: np.ndarray, draft: np.ndarray, mass: Any) -> np.ndarray:
-    """``min(t q, capacity)`` with sum `mass`; the rest, if any, on tokens with ``q = 0``."""
-    drafted = (draft > 0) & (capacity > 0)
-    held = total_of(capacity[drafted])
-    if mass >= held:
-        outside = np.where(draft > 0, 0, capacity)
-        return np.where(drafted, capacity, _fill_in_proportion(outside, mass - held))
-    tokens = np.flatnonzero(drafted)
-    with np.errstate(over="ignore"):  # a subnormal draft probability: never full, last in order
-        ratio = capacity[tokens] / draft[tokens]
-    order = np.argsort(ratio, kind="stable")
-    tokens, ratio = tokens[order], ratio[order]
-    full, slope = capacity[tokens], draft[tokens]
-    # where the k-th token fills up, those before it are full and those from it on still rise
-    full_before = np.cumsum(full) - full
-    slope_from = np.cumsum(slope[::-1])[::-1]
-    reached = full_before + ratio * slope_from
-    k = min(int(np.searchsorted(reached, mass)), len(full) - 1)
-    kept = 0 * capacity
-    kept[tokens[:k]] = full[:k]
-    # not level * q with level = rest / slope: that overflows where all the rest is subnormal
-    kept[tokens[k:]] = np.minimum((mass - full_before[k]) * (slope[k:] / slope_from[k]), full[k:])
-    return kept

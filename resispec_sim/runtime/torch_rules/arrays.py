@@ -1,0 +1,35 @@
+"""The few array operations that numpy and torch name differently."""
+
+from typing import Any
+
+import numpy as np
+
+from ...rules.formulas import namespace
+
+
+def put(values: Any, index: Any, new: Any) -> Any:
+    """A copy of rows (..., V) with the number or column `new` at `index` (..., 1)."""
+    if isinstance(values, np.ndarray):
+        copy = values.copy()
+        np.put_along_axis(copy, index, new, axis=-1)
+        return copy
+    return values.scatter(-1, index, new)
+
+
+def search(rising: Any, values: Any) -> Any:
+    """How many entries of each rising row (B, V) are below each of `values` (B, M)."""
+    if isinstance(rising, np.ndarray):
+        return np.stack([np.searchsorted(*pair) for pair in zip(rising, values, strict=True)])
+    return namespace(rising).searchsorted(rising, values.to(rising.dtype).contiguous())
+
+
+def as_type(values: Any, dtype: Any) -> Any:
+    """The array in another type; itself where it has that type."""
+    if isinstance(values, np.ndarray):
+        return values.astype(dtype, copy=False)
+    return values.to(dtype)
+
+
+def to_float64(values: Any) -> Any:
+    """The array in float64."""
+    return as_type(values, namespace(values).float64)
