@@ -136,19 +136,21 @@ def bench_decode_command(
 def table(configs: "dict[str, RunConfig]") -> "RenderableType":
     """Lay out run configurations by name for a terminal."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "target", "draft", "tree", "T", "prompts", "methods"):
-        found.add_column(column, overflow="fold")
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("name", "target", "draft", "tree", "T", "methods"):
+        found.add_column(column, no_wrap=column == "name", overflow="fold")
     for name, config in configs.items():
         found.add_row(
             name,
-            config.target,
-            config.draft,
+            config.target.rpartition("/")[2],
+            config.draft.rpartition("/")[2],
             str(config.tree),
             f"{config.temperature:g}",
-            ", ".join(config.datasets),
             ", ".join(method.name for method in config.methods),
         )
-    return found
+    note = "Models by the last part of their hub name; --json shows every entry in full."
+    return Group(found, Text(note, style="dim"))

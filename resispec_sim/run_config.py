@@ -175,3 +175,17 @@ def slug(name: str) -> str:
     'sequoia-resispec'
     """
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def public_name(model: str) -> str:
+    """A model's name without the folders of this machine.
+
+    Examples
+    --------
+    >>> public_name("eagle:~/heads/mine"), public_name("exit:20"), public_name("lab/model")
+    ('eagle:mine', 'exit:20', 'lab/model')
+    """
+    kind, colon, name = model.rpartition(":")
+    path = Path(name)
+    local = path.is_absolute() or name.startswith((".", "~"))
+    return kind + colon + (path.name if local else name)

@@ -17,7 +17,7 @@ from ..errors import InputError, RunError
 from ..progress import position_progress
 from ..provenance import provenance
 from ..report import write_text
-from ..run_config import Method, RunConfig, slug
+from ..run_config import Method, RunConfig, public_name, slug
 from .bench_log import RunLog
 from .bench_report import BenchResults, summarise
 from .bench_system import System, SystemSpec, open_system
@@ -110,7 +110,9 @@ def bench_decode(
         if not any(pair.measured.records for _, pair in every):
             raise
         interrupted = True
-    record = provenance(command="bench-decode", name=name, config=_settings(config, texts))
+    settings = _settings(config, texts)
+    settings |= {key: public_name(settings[key]) for key in ("target", "draft")}
+    record = provenance(command="bench-decode", name=name, config=settings)
     results = summarise(name, config, _records(logs), _systems(logs), interrupted, record)
     results.save(folder)
     return results
@@ -197,7 +199,7 @@ def _open_logs(folder: Path, dataset: str, method: Method) -> _Logs:
 
 def _settings(config: RunConfig, texts: Mapping[str, list[str]]) -> dict[str, Any]:
     """The run as plain data: prompts by their checksum, since a path says nothing elsewhere."""
-    plain: dict[str, Any] = msgspec.to_builtins(config)
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     plain["prompts"] = {
         dataset: hashlib.sha256("\0".join(of_set).encode()).hexdigest()
         for dataset, of_set in texts.items()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..config import REPLAY
 from ..growmaps import parse_growmap
 from ..rules import parse_rule
-from ..run_config import AUTOREGRESSIVE, Method, RunConfig, TopKShape
+from ..run_config import AUTOREGRESSIVE, Method, RunConfig, TopKShape, public_name
 from ..trees import bootstrap_ratio
 from .bench_log import PromptRecord
 
@@ -174,7 +174,7 @@ def describe(config: RunConfig, method: Method) -> Figures:
     return {
         "rule": rule.label,
         "exact": rule.exact,
-        "draft": draft,
+        "draft": None if draft is None else public_name(draft),
         "tree": name,
         "n_levels": levels,
     }

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError
-from ..run_config import Method, RunConfig, TopKShape
+from ..run_config import Method, RunConfig, TopKShape, public_name
 from .bench_log import PromptLine, PromptRecord, StepLine
 from .models import LoadedModel, check_same_tokenizer, import_torch, load_model
 
@@ -88,10 +88,11 @@ class LiveSystem:
             top_p=config.top_p,
             dtype=config.rule_dtype,
         )
+        public = None if draft_name is None else public_name(draft_name)
         cuda = config.device.startswith("cuda")
         self.about: dict[str, object] = {
             "target": _identity(self._target),
-            "draft": _identity(draft) if isinstance(draft, LoadedModel) else draft_name,
+            "draft": _identity(draft) if isinstance(draft, LoadedModel) else public,
             "device": torch.cuda.get_device_name(config.device) if cuda else platform.machine(),
             "cpu_threads": int(torch.get_num_threads()),
             "torch": str(torch.__version__),
