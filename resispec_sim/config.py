@@ -350,9 +350,33 @@ class ProjectConfig:
     trees: tuple[str, ...] = ("d5b3", "d4b3", "d3b3")
 
 
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Defaults of live decoding.
+
+    Attributes
+    ----------
+    rule, tree : str
+    temperature : float
+    dtype : str
+        Type of the probabilities.
+    max_new_tokens : int
+    seed : int
+        Prompt i of several has a random stream of its own, of this number plus i.
+    """
+
+    rule: str = "specinfer"
+    tree: str = "d5b3"
+    temperature: float = 1.0
+    dtype: str = "float64"
+    max_new_tokens: int = 64
+    seed: int = 0
+
+
 AUDIT = AuditConfig()
 BENCH = BenchConfig()
 BOUNDS = BoundsConfig()
+DECODE = DecodeConfig()
 DECODE_BENCH = DecodeBenchConfig()
 ENGINE = EngineConfig()
 GPU = GpuConfig()

@@ -21,8 +21,10 @@ def save_tokenizer(folder: Path, *, shift: int = 0) -> None:
     fast.save_pretrained(folder)
 
 
-def save_model(folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0) -> Path:
-    """Random Llama of 4 layers and width 32, with logits spread enough to sample from."""
+def save_model(
+    folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0, n_layers: int = 4
+) -> Path:
+    """Random Llama of width 32, with logits spread enough to sample from."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -30,7 +32,7 @@ def save_model(folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0
         vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=4,
+        num_hidden_layers=n_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=128,
@@ -43,4 +45,26 @@ def save_model(folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0
     LlamaForCausalLM(config).save_pretrained(folder)
     save_tokenizer(folder, shift=shift)
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == vocab_size
+    return folder
+
+
+def save_gpt2(folder: Path, *, seed: int) -> Path:
+    """Random GPT-2 of 2 layers and width 32 with the same tokenizer."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=258,
+        n_positions=128,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    torch.manual_seed(seed)
+    folder.mkdir(parents=True)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    save_tokenizer(folder)
     return folder

@@ -1,0 +1,224 @@
+"""Tree decoding: a tree's pass is the sequential one, caches keep the path, texts end where they must."""
+
+import numpy as np
+import pytest
+from runtime_models import TEXTS, save_gpt2, save_model
+
+from resispec_sim.errors import InputError, ModelError, RuleError, VocabularyError
+from resispec_sim.growmaps import GrowMap
+
+torch = pytest.importorskip("torch")
+
+from resispec_sim.runtime.cached_model import CachedModel  # noqa: E402
+from resispec_sim.runtime.decode import Decoder  # noqa: E402
+from resispec_sim.runtime.draft_tree import DraftTree, tree_mask  # noqa: E402
+from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
+from resispec_sim.runtime.early_exit import early_exit  # noqa: E402
+from resispec_sim.runtime.models import load_model  # noqa: E402
+
+LOPSIDED = GrowMap([[1, 2, 3], [4, 5], [6], [], [7], [], [], []])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    found = {
+        "target": save_model(folder / "target", seed=1, n_layers=2),
+        "draft": save_model(folder / "draft", seed=2, n_layers=1),
+        "gpt2": save_gpt2(folder / "gpt2", seed=3),
+    }
+    return {name: load_model(str(path)) for name, path in found.items()}
+
+
+def sequential(model, ids):
+    with torch.inference_mode():
+        return model.model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+
+
+def random_tree(rng, root, n_nodes):
+    tree = DraftTree.rooted(root)
+    for _ in range(n_nodes - 1):
+        tree.add(int(rng.integers(tree.n_nodes)), int(rng.integers(2, 258)))
+    return tree
+
+
+def path_to(tree, node):
+    return [tree.tokens[i] for i in tree.ancestors([node])[0][::-1]]
+
+
+@pytest.mark.parametrize("name", ["target", "gpt2"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_tree_pass_is_the_sequential_pass_over_steps_with_compaction(models, name, attention):
+    model = models[name]
+    model.model.set_attn_implementation(attention)
+    rng = np.random.default_rng(4)
+    cached = CachedModel(model)
+    text = [3, 50, 7, 120]
+    cached.feed(text, range(len(text)))
+    for _ in range(3):
+        tree = random_tree(rng, int(rng.integers(2, 258)), 20)
+        n_prefix = cached.n_entries
+        states = cached.feed(
+            tree.tokens,
+            [n_prefix + depth for depth in tree.depths],
+            tree_mask(tree, range(20), n_prefix, range(20)),
+        )
+        logits = cached.logits(states)
+        for node in range(tree.n_nodes):
+            expected = sequential(model, [*text, *path_to(tree, node)])[-1]
+            assert torch.allclose(logits[node], expected, atol=1e-4), node
+        deepest = max(range(20), key=lambda node: tree.depths[node])
+        line = tree.ancestors([deepest])[0][::-1]
+        cached.keep(n_prefix, [n_prefix + node for node in line])
+        text += [tree.tokens[node] for node in line]
+    model.model.set_attn_implementation("sdpa")
+
+
+def watched(models, draft, rule, tree, **options):
+    """Decode, and check every step's draft and target rows against passes without a cache."""
+    target = models["target"]
+    decoder = Decoder(target, draft, rule, tree, **options)
+    logs = []
+    found = decoder.decode(
+        [3, 50, 7], max_new_tokens=14, seed=5, stop_at_eos=False, observe=logs.append
+    )
+    assert [token for log in logs for token in log.tokens] == found.token_ids
+    for log in logs:
+        drafted = log.tree
+        logits = log.target_logits(range(drafted.n_nodes))
+        for node in range(drafted.n_nodes):
+            text = [*log.prefix[:-1], *path_to(drafted, node)]
+            assert torch.allclose(logits[node], sequential(target, text)[-1], atol=1e-4)
+            if drafted.rows[node] is not None:
+                yield log, node, text, drafted.rows[node]
+
+
+@pytest.mark.parametrize("tree", ["d3b2", LOPSIDED])
+@pytest.mark.parametrize("rule", ["specinfer", "rrs-wor"])
+def test_draft_rows_are_those_of_the_draft_on_its_own(models, tree, rule):
+    draft = models["draft"]
+    n = 0
+    for _, _, text, row in watched(models, draft, rule, tree):
+        expected = torch.softmax(sequential(draft, text)[-1].double(), -1)
+        assert torch.allclose(row, expected, atol=1e-5)
+        n += 1
+    assert n > 10
+
+
+def test_rows_of_an_early_exit(models):
+    target = models["target"]
+    exit_draft = early_exit(target, 1)
+    for _, _, text, row in watched(models, exit_draft, "specinfer", "d3b2"):
+        with torch.inference_mode():
+            states = target.model(
+                input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False
+            ).hidden_states
+        expected = torch.softmax(exit_draft.logits(states[1][0, -1]).double(), -1)
+        assert torch.allclose(row, expected, atol=1e-5)
+
+
+def test_rows_of_a_top_k_tree_and_its_choice(models):
+    plan = TopKTree(depth=4, width=3, budget=9)
+    draft = models["draft"]
+    seen = set()
+    for log, node, text, row in watched(models, draft, "target-only", plan):
+        expected = torch.softmax(sequential(draft, text)[-1].double(), -1)
+        assert torch.allclose(row, expected, atol=1e-5)
+        tokens = [log.tree.tokens[kid] for kid in log.tree.children[node]]
+        assert tokens == torch.argsort(expected, descending=True)[: len(tokens)].tolist()
+        seen.add(log.tree.n_nodes)
+    assert seen <= set(range(1, 10)) and 9 in seen
+
+
+@pytest.mark.parametrize("tree", ["d2b1", "d4b2", LOPSIDED])
+@pytest.mark.parametrize("rule", ["specinfer", "resispec", "rrs-wor"])
+def test_greedy_with_any_tree_is_plain_greedy(models, tree, rule):
+    target = models["target"]
+    plain = Decoder(target, None, temperature=0.0)
+    decoder = Decoder(target, models["draft"], rule, tree, temperature=0.0)
+    itself = Decoder(target, target, rule, tree, temperature=0.0)
+    for prompt in TEXTS[:3]:
+        expected = plain.decode(prompt, max_new_tokens=12, stop_at_eos=False).token_ids
+        found = decoder.decode(prompt, max_new_tokens=12, stop_at_eos=False)
+        assert found.token_ids == expected
+        found = itself.decode(prompt, max_new_tokens=12, stop_at_eos=False)
+        assert found.token_ids == expected
+        whole = [step for step in found.steps if not step.cut]
+        assert all(step.n_accepted == itself.plan.n_levels for step in whole)
+
+
+def test_plain_greedy_is_generate(models):
+    target = models["target"]
+    for prompt in TEXTS:
+        ids = target.tokenizer(prompt)["input_ids"]
+        with torch.inference_mode():
+            expected = target.model.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+                do_sample=False,
+                max_new_tokens=20,
+                pad_token_id=0,
+            )[0, len(ids) :].tolist()
+        assert (
+            Decoder(target, None, temperature=0.0).decode(prompt, max_new_tokens=20).token_ids
+            == expected
+        )
+
+
+def test_ends(models):
+    target, draft = models["target"], models["draft"]
+    decoder = Decoder(target, draft, "specinfer", "d4b2")
+    eos = target.tokenizer.eos_token_id
+    ended = 0
+    for seed in range(16):
+        found = decoder.decode("to be", max_new_tokens=60, seed=seed)
+        assert found.finished in ("eos", "length")
+        assert found.token_ids.count(eos) == (found.finished == "eos")
+        assert len(found.token_ids) == 60 or found.token_ids[-1] == eos
+        ended += found.finished == "eos"
+    assert ended > 0
+    for n in range(1, 7):
+        assert len(decoder.decode("to be", max_new_tokens=n, stop_at_eos=False).token_ids) == n
+
+
+@pytest.mark.parametrize("n_prompt", [110, 126, 127, 128])
+def test_window(models, n_prompt):
+    """Text goes on exactly as far as the model has positions, whatever the tree."""
+    target, draft = models["target"], models["draft"]
+    for tree in ("d2b1", "d4b2"):
+        decoder = Decoder(target, draft, "specinfer", tree)
+        found = decoder.decode([5] * n_prompt, max_new_tokens=500, stop_at_eos=False)
+        assert found.finished == "window"
+        assert n_prompt + len(found.token_ids) == 129
+    with pytest.raises(InputError, match="more than the 128"):
+        decoder.decode([5] * 129)
+
+
+def test_same_seed_same_text(models):
+    decoder = Decoder(models["target"], models["draft"], "specinfer", "d4b2")
+    first = decoder.decode("to be", seed=3).token_ids
+    assert decoder.decode("the cat", seed=3).token_ids != first
+    assert decoder.decode("to be", seed=3).token_ids == first
+    assert decoder.decode("to be", seed=4).token_ids != first
+
+
+def test_refusals(models, tmp_path):
+    target, draft = models["target"], models["draft"]
+    with pytest.raises(RuleError, match="most probable tokens"):
+        Decoder(target, draft, "specinfer", TopKTree(3, 2, 5))
+    with pytest.raises(RuleError, match="single positions"):
+        Decoder(target, draft, "traversal")
+    decoder = Decoder(target, draft)
+    with pytest.raises(InputError, match="no tokens"):
+        decoder.decode("")
+    with pytest.raises(InputError, match="258"):
+        decoder.decode([258])
+    other = load_model(str(save_model(tmp_path / "other", seed=1, shift=3)))
+    with pytest.raises(VocabularyError, match="different tokenizers"):
+        Decoder(target, other)
+    target.model.config.sliding_window = 16
+    try:
+        with pytest.raises(ModelError, match="16 tokens"):
+            Decoder(target, draft)
+    finally:
+        target.model.config.sliding_window = None
