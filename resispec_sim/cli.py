@@ -34,6 +34,7 @@ from .terminal import (
     console,
     numbers,
 )
+from .train_eagle_command import train_eagle_command
 from .tree_command import tree_command
 from .types import Device
 
@@ -217,6 +218,7 @@ app.command(audit_command, name="audit")
 app.command(bench_command, name="bench")
 app.command(bench_decode_command, name="bench-decode")
 app.command(project_command, name="project")
+app.command(train_eagle_command, name="train-eagle")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

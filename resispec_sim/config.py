@@ -153,6 +153,67 @@ class RecordConfig:
 
 
 @dataclass(frozen=True)
+class EagleConfig:
+    """Defaults of the training of an EAGLE head.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens that are sampled from the target, or used of a text.
+    length : int
+        Tokens per sequence.
+    sampling_batch, batch_size : int
+        Sequences that are sampled together, and per training step.
+    epochs : int
+        Passes over the tokens.
+    learning_rate, weight_decay, warmup, clip : float
+        Of AdamW: its highest rate, falling to 0 along a half cosine after the share `warmup` of all
+        steps; the decay of the weights; the norm that gradients are clipped to.
+    depths : int
+        Tokens ahead that are trained: from 2 on the head learns to continue its own features.
+    feature_weight, logits_weight : float
+        Weights of the two losses: smooth L1 between features over their standard deviation, and cross-entropy in nats.
+    noise : float
+        Half-width of the uniform noise on the features read, in standard deviations.
+    vocab_sample : int
+        Tokens over which the cross-entropy of a step is estimated; larger vocabularies are sampled.
+    held_out : float
+        Share of the sequences that are kept for evaluation.
+    save_every : int
+        Training steps between two savings.
+    exits : tuple of float
+        Early exits shown beside the head, as shares of the target's depth.
+    exit_tokens : int
+        Training tokens on which the maps of these exits are fitted.
+    eval_depths : int
+        Depths at which the overlap is measured.
+    seed : int
+        Seed of everything random.
+    """
+
+    tokens: int = 100_000
+    length: int = 128
+    sampling_batch: int = 64
+    batch_size: int = 8
+    epochs: int = 6
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.05
+    clip: float = 1.0
+    depths: int = 1
+    feature_weight: float = 1.0
+    logits_weight: float = 1.0
+    noise: float = 0.1
+    vocab_sample: int = 8192
+    held_out: float = 0.05
+    save_every: int = 100
+    exits: tuple[float, ...] = (0.2, 1 / 3, 2 / 3)
+    exit_tokens: int = 16_384
+    eval_depths: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class TreeConfig:
     """Defaults of the tree optimiser.
 
@@ -378,6 +439,7 @@ BENCH = BenchConfig()
 BOUNDS = BoundsConfig()
 DECODE = DecodeConfig()
 DECODE_BENCH = DecodeBenchConfig()
+EAGLE = EagleConfig()
 ENGINE = EngineConfig()
 GPU = GpuConfig()
 PROJECT = ProjectConfig()

@@ -32,8 +32,8 @@ class RateColumn(_Column):
 @contextmanager
 def position_progress(
     total: int, label: str = "replay", unit: str = "positions"
-) -> Iterator[Callable[[], None]]:
-    """Show a bar with position rate and time left; yields the function that advances it by one.
+) -> Iterator[Callable[..., None]]:
+    """Show a bar with rate and time left; yields the function that advances it, by one unless told.
 
     Parameters
     ----------
@@ -56,4 +56,4 @@ def position_progress(
     )
     with progress:
         task = progress.add_task(label, total=total)
-        yield lambda: progress.advance(task)
+        yield lambda n=1: progress.advance(task, n)

@@ -13,6 +13,7 @@ from resispec_sim.runtime.cached_model import CachedModel  # noqa: E402
 from resispec_sim.runtime.decode import Decoder  # noqa: E402
 from resispec_sim.runtime.draft_tree import DraftTree, tree_mask  # noqa: E402
 from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
+from resispec_sim.runtime.eagle import new_head  # noqa: E402
 from resispec_sim.runtime.early_exit import early_exit  # noqa: E402
 from resispec_sim.runtime.models import load_model  # noqa: E402
 
@@ -128,6 +129,30 @@ def test_rows_of_a_top_k_tree_and_its_choice(models):
         assert tokens == torch.argsort(expected, descending=True)[: len(tokens)].tolist()
         seen.add(log.tree.n_nodes)
     assert seen <= set(range(1, 10)) and 9 in seen
+
+
+@pytest.mark.parametrize("tree, rule", [("d4b2", "specinfer"), (TopKTree(4, 2, 6), "target-only")])
+def test_rows_of_an_eagle_head(models, tree, rule):
+    """What the head says with true features up to the root and its own predictions below."""
+    target = models["target"]
+    head = new_head(target, seed=3)
+    n = 0
+    for log, node, text, row in watched(models, head, rule, tree):
+        with torch.inference_mode():
+            prefix = torch.tensor([log.prefix])
+            features = target.model.base_model(prefix, use_cache=False)[0]
+            features = torch.cat((0 * features[:, :1], features[:, :-1]), dim=1)
+            while True:
+                ids = torch.tensor([text[: features.shape[1]]])
+                places = torch.arange(ids.shape[1])[None]
+                predicted, logits = head.forward(ids, features, places)
+                if ids.shape[1] == len(text):
+                    break
+                features = torch.cat((features, predicted[:, -1:]), dim=1)
+        expected = torch.softmax(logits[0, -1].double(), -1)
+        assert torch.allclose(row, expected, atol=1e-5), node
+        n += 1
+    assert n > 10
 
 
 @pytest.mark.parametrize("tree", ["d2b1", "d4b2", LOPSIDED])

@@ -19,7 +19,12 @@ import numpy as np
 from ..errors import InputError
 from ..run_config import Method, RunConfig, TopKShape, public_name
 from .bench_log import PromptLine, PromptRecord, StepLine
+from .decode import Decoder
+from .drafters import TopKTree
+from .eagle import load_eagle, parse_eagle
+from .early_exit import early_exit, fit_map, parse_exit
 from .models import LoadedModel, check_same_tokenizer, import_torch, load_model
+from .prompts import read_text
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,6 @@ class LiveSystem:
     """
 
     def __init__(self, spec: SystemSpec) -> None:
-        from .decode import Decoder
-
         config, method = spec.config, spec.method
         torch, _ = import_torch()
         self._config = config
@@ -168,22 +171,15 @@ def peak_process_bytes() -> int:
 
 
 def _load_draft(config: RunConfig, name: str, target: LoadedModel) -> Any:
-    from .early_exit import early_exit, fit_map, parse_exit
-
     layer = parse_exit(name)
     if layer is not None:
         found = early_exit(target, layer)
         if config.fit_text is None:
             return found
-        try:
-            text = Path(config.fit_text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"fit_text {config.fit_text!r} cannot be read ({error})") from error
-        return fit_map(target, found, text)
-    if name.startswith("eagle:"):
-        from .eagle import load_eagle  # type: ignore[import-not-found, unused-ignore]
-
-        return load_eagle(name.removeprefix("eagle:"), target)
+        return fit_map(target, found, read_text(Path(config.fit_text), "fitting text"))
+    head = parse_eagle(name)
+    if head is not None:
+        return load_eagle(head, target)
     draft = load_model(name, device=config.device, torch_dtype=config.torch_dtype)
     check_same_tokenizer(target.tokenizer, draft.tokenizer)
     return draft
@@ -191,8 +187,6 @@ def _load_draft(config: RunConfig, name: str, target: LoadedModel) -> Any:
 
 def _as_tree(tree: Any) -> Any:
     if isinstance(tree, TopKShape):
-        from .drafters import TopKTree
-
         return TopKTree(**msgspec.structs.asdict(tree))
     return "d2b1" if tree is None else tree  # never grown without a draft
 

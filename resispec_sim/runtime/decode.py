@@ -19,6 +19,8 @@ from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
 from .drafters import Drafter, ModelDrafter, TopKTree
+from .eagle import EagleHead
+from .eagle_drafter import EagleDrafter
 from .early_exit import EarlyExit
 from .models import LoadedModel, check_same_tokenizer, import_torch
 from .steps import Clock, Decoded, Finish, NodeLog, Step
@@ -33,7 +35,7 @@ class Decoder:
     Parameters
     ----------
     target : LoadedModel
-    draft : LoadedModel, EarlyExit, Drafter or None
+    draft : LoadedModel, EarlyExit, EagleHead, Drafter or None
         None is plain autoregressive decoding: one token a step.
     rule : str or Rule
         A rule of single positions; see `resispec_sim.runtime.torch_rules.supported`.
@@ -58,7 +60,7 @@ class Decoder:
     def __init__(
         self,
         target: LoadedModel,
-        draft: LoadedModel | EarlyExit | Drafter | None,
+        draft: LoadedModel | EarlyExit | EagleHead | Drafter | None,
         rule: str | Rule = DECODE.rule,
         tree: Tree = DECODE.tree,
         *,
@@ -109,6 +111,8 @@ class Decoder:
             return draft
         if isinstance(draft, EarlyExit):
             return ModelDrafter(CachedModel(self.target, draft))
+        if isinstance(draft, EagleHead):
+            return EagleDrafter(draft)
         check_same_tokenizer(self.target.tokenizer, draft.tokenizer)
         return ModelDrafter(CachedModel(draft))
 
@@ -343,7 +347,7 @@ class Decoder:
 
 def decode(
     target: LoadedModel,
-    draft: LoadedModel | EarlyExit | Drafter | None,
+    draft: LoadedModel | EarlyExit | EagleHead | Drafter | None,
     prompt: str | Sequence[int],
     rule: str | Rule = DECODE.rule,
     tree: Tree = DECODE.tree,

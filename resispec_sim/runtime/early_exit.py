@@ -59,12 +59,16 @@ class EarlyExit:
     weight: Any = None
     bias: Any = None
 
-    def logits(self, hidden: Any) -> Any:
-        """Draft logits (..., V) of hidden states (..., d) taken after `layer`."""
+    def state(self, hidden: Any) -> Any:
+        """What the head reads for hidden states (..., d) taken after `layer`, of the same shape."""
         state = self.norm(hidden)
         if self.weight is not None:
             state = state @ self.weight + self.bias
-        return self.head(state)
+        return state
+
+    def logits(self, hidden: Any) -> Any:
+        """Draft logits (..., V) of hidden states (..., d) taken after `layer`."""
+        return self.head(self.state(hidden))
 
 
 def early_exit(target: LoadedModel, layer: int) -> EarlyExit:
@@ -75,13 +79,25 @@ def early_exit(target: LoadedModel, layer: int) -> EarlyExit:
     ModelError
         If there is no such layer inside the model, or its logits are not head(norm(last state)).
     """
-    torch, _ = import_torch()
-    model = target.model
-    n_layers = int(model.config.get_text_config().num_hidden_layers)
+    n_layers = int(target.model.config.get_text_config().num_hidden_layers)
     if not 1 <= layer < n_layers:
         raise ModelError(
             f"exit:{layer}: the target has {n_layers} layers, so an exit lies after layer 1 to {n_layers - 1}"
         )
+    return EarlyExit(layer, *final_head(target))
+
+
+def final_head(target: LoadedModel) -> tuple[Any, Any]:
+    """Final norm and output embedding of a model whose logits are head(norm(last state)).
+
+    Raises
+    ------
+    ModelError
+        If they are not: a draft that reads states with that head would silently be another one.
+    """
+    torch, _ = import_torch()
+    model = target.model
+    n_layers = int(model.config.get_text_config().num_hidden_layers)
     norm, head = _final_norm(model), model.get_output_embeddings()
     outputs: list[Any] = []
     hook = norm.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
@@ -100,9 +116,9 @@ def early_exit(target: LoadedModel, layer: int) -> EarlyExit:
     if not same:
         raise ModelError(
             f"{type(model).__name__}: its logits are not head(final norm(last hidden state)), so an "
-            "early exit is not defined; use a second model as draft"
+            "early exit or an EAGLE head is not defined; use a second model as draft"
         )
-    return EarlyExit(layer, norm, head)
+    return norm, head
 
 
 def _final_norm(model: Any) -> Any:
@@ -127,7 +143,7 @@ def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = 
     draft : EarlyExit
         Exit whose map is replaced.
     text : str
-        Fitting text; it is cut into windows of 512 tokens.
+        Fitting text; it is cut into windows of 512 tokens, or of the target's context if that is shorter.
     ridge : float
         Penalty on the map in units of the mean square of a feature, summed over the text. The penalty
         makes the system solvable however short the text is.
@@ -148,11 +164,13 @@ def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = 
         raise InputError(
             f"the fitting text has {len(ids)} tokens; give at least two, better thousands"
         )
+    limit = getattr(target.model.config.get_text_config(), "max_position_embeddings", None)
+    width = min(WINDOW, limit or WINDOW)
     gram: Any = 0.0
     cross: Any = 0.0
     with torch.inference_mode():
-        for start in range(0, len(ids), WINDOW):
-            window = torch.tensor([ids[start : start + WINDOW]], device=target.device)
+        for start in range(0, len(ids), width):
+            window = torch.tensor([ids[start : start + width]], device=target.device)
             states = target.model(
                 input_ids=window, output_hidden_states=True, use_cache=False
             ).hidden_states

@@ -241,6 +241,11 @@ def _quiet_loading(transformers: ModuleType, source: ModelSource) -> Iterator[No
         logging.enable_progress_bar()
 
 
+def forward_parameters(model: Any) -> list[str]:
+    """Names of the arguments of a model's forward pass; one that is not there may be swallowed silently."""
+    return list(inspect.signature(model.forward).parameters)
+
+
 def cache_keyword(model: Any) -> str:
     """Name of the key-value cache in the forward signature: ``cache`` or ``past_key_values``.
 
@@ -251,7 +256,7 @@ def cache_keyword(model: Any) -> str:
     ModelError
         If the model has neither: it is recurrent, or not a decoder.
     """
-    names = inspect.signature(model.forward).parameters
+    names = forward_parameters(model)
     for keyword in ("cache", "past_key_values"):
         if keyword in names:
             return keyword

@@ -76,15 +76,17 @@ def read_prompts(source: str | Path, limit: int | None = None) -> list[str]:
     return prompts
 
 
-def _read_file(path: Path) -> list[str]:
+def read_text(path: Path, what: str) -> str:
+    """Read a UTF-8 file; `InputError` names it and calls it `what`."""
     try:
-        content = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: the prompt file cannot be read as UTF-8 text ({error})"
-        ) from error
+        raise InputError(f"{path}: the {what} cannot be read as UTF-8 text ({error})") from error
+
+
+def _read_file(path: Path) -> list[str]:
     prompts = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(read_text(path, "prompt file").splitlines(), start=1):
         if not line.strip():
             continue
         if path.suffix != ".jsonl":

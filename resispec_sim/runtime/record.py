@@ -28,7 +28,7 @@ from .models import (
     load_model,
     tokenizer_fingerprint,
 )
-from .prompts import read_prompts
+from .prompts import read_prompts, read_text
 from .sampling import SamplingSettings, record_batch
 
 
@@ -111,7 +111,7 @@ def record(
             f"a fitting text belongs to an early-exit draft, not to the model {draft!r}"
         )
     texts = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
-    text = None if fit_text is None else _read_text(Path(fit_text), "fitting text")
+    text = None if fit_text is None else read_text(Path(fit_text), "fitting text")
     settings = SamplingSettings(new_tokens, temperature, top_k, top_p, seed, dtype)
     with _threads(Path(out)) as n_threads:
         return _record(
@@ -243,13 +243,6 @@ def _check_counts(new_tokens: int, batch_size: int, seed: int) -> None:
     ):
         if value < least:
             raise InputError(f"{name} must be at least {least}, got {value}")
-
-
-def _read_text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the {what} cannot be read as UTF-8 text ({error})") from error
 
 
 def _tokenize(target: LoadedModel, texts: Sequence[str], new_tokens: int) -> list[list[int]]:

@@ -1,0 +1,165 @@
+"""Token sequences with the target's features: its own samples, or a text, in batches of equal length."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, LogitsError
+from .models import LoadedModel, cache_keyword, import_torch
+from .sampling import prompt_uniforms
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """B sequences of L tokens with what the target made of them.
+
+    Attributes
+    ----------
+    token_ids : tensor of int64, shape (B, L)
+    features : tensor, shape (B, L, d)
+        The target's final hidden state at each token, which its output embedding reads.
+    last_inputs : tensor, shape (B, L, d)
+        The hidden states that enter the target's last layer.
+    """
+
+    token_ids: Any
+    features: Any
+    last_inputs: Any
+
+
+def sampled_batches(
+    target: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    n_sequences: int,
+    length: int,
+    seed: int,
+    batch_size: int,
+    advance: Callable[[int], None] = lambda _n: None,
+) -> Iterator[FeatureBatch]:
+    """Sample sequences from the target at temperature 1, all tokens allowed.
+
+    Parameters
+    ----------
+    target : LoadedModel
+    prompts : sequence of sequences of int
+        Sequence i begins with prompt ``i % len(prompts)``, cut to half of `length`.
+    n_sequences, length : int
+        Sequences, and tokens in each, the prompt included. Sampling goes on past an end-of-text token.
+    seed : int
+        Sequence i has a stream of its own, made of this and i.
+    batch_size : int
+        Sequences that are sampled together.
+    advance : callable
+        Called with the number of tokens after each step.
+
+    Yields
+    ------
+    FeatureBatch
+
+    Raises
+    ------
+    LogitsError
+        If the target gives NaN or infinite logits.
+    """
+    torch, _ = import_torch()
+    base, head = target.model.base_model, target.model.get_output_embeddings()
+    keyword = cache_keyword(base)
+    starts = [list(prompt[: max(1, length // 2)]) for prompt in prompts]
+    for first in range(0, n_sequences, batch_size):
+        idxs = range(first, min(first + batch_size, n_sequences))
+        forced = np.full((len(idxs), length), -1)
+        for row, i in enumerate(idxs):
+            prompt = starts[i % len(starts)]
+            forced[row, : len(prompt)] = prompt
+        given = torch.tensor(forced, device=target.device)
+        draws = np.stack([prompt_uniforms(seed, i, length) for i in idxs])
+        uniforms = torch.tensor(draws, device=target.device)
+        columns, features, inputs = [given[:, :1]], [], []
+        cache: Any = None
+        with torch.inference_mode():
+            for j in range(length):
+                output = base(
+                    input_ids=columns[-1],
+                    use_cache=True,
+                    output_hidden_states=True,
+                    **{keyword: cache},
+                )
+                cache = output[keyword]
+                inputs.append(output.hidden_states[-2])
+                features.append(output.hidden_states[-1])
+                if j + 1 < length:
+                    drawn = _draw(head(features[-1][:, 0]), uniforms[:, j : j + 1], idxs, j)
+                    wanted = given[:, j + 1 : j + 2]
+                    columns.append(torch.where(wanted >= 0, wanted, drawn))
+                advance(len(idxs))
+            batch = (torch.cat(parts, dim=1) for parts in (columns, features, inputs))
+        yield FeatureBatch(*batch)
+
+
+def _draw(logits: Any, uniforms: Any, idxs: range, j: int) -> Any:
+    """One token (B, 1) per row of logits (B, V), at the uniforms (B, 1)."""
+    torch, _ = import_torch()
+    # Summed in float64: over a large vocabulary a float32 sum is off by more than a rare token's mass.
+    cumulative = torch.softmax(logits.float(), dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    if not bool(torch.isfinite(cumulative).all()):
+        raise LogitsError(
+            f"token {j + 1} of sequences {idxs.start} to {idxs.stop - 1}: the target's logits are not "
+            "finite; load it in float32 or bfloat16"
+        )
+    found = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+    return found.clamp(max=logits.shape[-1] - 1)
+
+
+def text_batches(
+    target: LoadedModel,
+    text: str,
+    *,
+    length: int,
+    batch_size: int,
+    n_sequences: int,
+    advance: Callable[[int], None] = lambda _n: None,
+) -> Iterator[FeatureBatch]:
+    """Cut a text into windows and read the target's features off them, in the order of the text.
+
+    Parameters
+    ----------
+    target : LoadedModel
+    text : str
+    length : int
+        Tokens per window; what is left at the end is not used.
+    batch_size : int
+        Windows per forward pass.
+    n_sequences : int
+        Windows at most.
+    advance : callable
+        Called with the number of tokens after each pass.
+
+    Yields
+    ------
+    FeatureBatch
+
+    Raises
+    ------
+    InputError
+        If the text has fewer than two windows.
+    """
+    torch, _ = import_torch()
+    ids = target.tokenizer(text)["input_ids"]
+    n_windows = min(len(ids) // length, n_sequences)
+    if n_windows < 2:
+        raise InputError(
+            f"the training text has {len(ids)} tokens, less than two windows of {length}; give a longer "
+            "text or a smaller length"
+        )
+    windows = torch.tensor(ids[: n_windows * length], device=target.device).view(n_windows, length)
+    for first in range(0, n_windows, batch_size):
+        batch = windows[first : first + batch_size]
+        with torch.inference_mode():
+            states = target.model.base_model(
+                input_ids=batch, use_cache=False, output_hidden_states=True
+            ).hidden_states
+        advance(int(batch.numel()))
+        yield FeatureBatch(batch, states[-1], states[-2])
