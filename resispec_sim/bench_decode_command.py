@@ -94,6 +94,7 @@ def bench_decode_command(
         override,
         read_local_config,
         read_run_config,
+        replaced_entries,
         substitute,
     )
 
@@ -110,7 +111,7 @@ def bench_decode_command(
         raise InputError("give a run configuration; resispec bench-decode --list shows them")
     if out is None:
         raise InputError("give --out DIR, the folder for the logs and figures of the run")
-    run = read_run_config(config)
+    asked = run = read_run_config(config)
     if local is not None:
         run = substitute(run, read_local_config(local))
     run = override(run, overrides.given())
@@ -121,6 +122,7 @@ def bench_decode_command(
         run,
         out,
         name=Path(config).stem if config.endswith(".toml") else config,
+        replaced=replaced_entries(asked, run),
         in_process=in_process,
         progress=True,
         say=lambda line: print(f"resispec: {line}", file=sys.stderr),

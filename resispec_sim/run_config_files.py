@@ -98,6 +98,13 @@ def substitute(config: RunConfig, local: LocalConfig) -> RunConfig:
     )
 
 
+def replaced_entries(config: RunConfig, run: RunConfig) -> tuple[str, ...]:
+    """Names of the entries in which two runs differ."""
+    return tuple(
+        name for name in config.__struct_fields__ if getattr(config, name) != getattr(run, name)
+    )
+
+
 def override(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """The same run with other values of entries; a draft or tree replaces those of all methods.
 

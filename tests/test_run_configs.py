@@ -16,6 +16,7 @@ from resispec_sim.run_config_files import (
     override,
     read_local_config,
     read_run_config,
+    replaced_entries,
     substitute,
 )
 
@@ -174,6 +175,7 @@ def test_overrides_reach_every_method_and_are_checked(
     config = read_run_config(write(tmp_path, text))
     assert [config.draft_of(m) for m in config.methods] == ["d", "e"]
     assert [config.tree_of(m) for m in config.methods] == ["d3b2", "d2b2"]
+    assert replaced_entries(config, override(config, {"seed": 3})) == ("seed",)
     other = override(config, {"draft": "f", "tree": "d4b2", "n_prompts": 3})
     assert [other.draft_of(m) for m in other.methods] == ["f", "f"]
     assert [other.tree_of(m) for m in other.methods] == ["d4b2", "d4b2"]

@@ -40,6 +40,7 @@ def bench_decode(
     out: str | Path,
     *,
     name: str = "run",
+    replaced: tuple[str, ...] = (),
     in_process: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda _line: None,
@@ -61,6 +62,8 @@ def bench_decode(
         (a line per step), ``summary.csv``, ``phases.csv``, ``prompts.csv``, ``results.json``.
     name : str
         Name of the run in the report.
+    replaced : tuple of str
+        Entries that are not those of the configuration's file, for the report.
     in_process : bool
         Load all systems in this process; for tests.
     progress : bool
@@ -113,7 +116,7 @@ def bench_decode(
     settings = _settings(config, texts)
     settings |= {key: public_name(settings[key]) for key in ("target", "draft")}
     record = provenance(command="bench-decode", name=name, config=settings)
-    results = summarise(name, config, _records(logs), _systems(logs), interrupted, record)
+    results = summarise(name, config, _records(logs), _systems(logs), interrupted, replaced, record)
     results.save(folder)
     return results
 

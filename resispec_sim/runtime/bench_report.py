@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..config import REPLAY
 from ..report import dumps, write_text
-from ..run_config import RunConfig
+from ..run_config import RunConfig, public_name
 from .bench_figures import Figures, gain_figures, phase_figures, system_figures
 from .bench_log import PromptRecord
 
@@ -42,6 +42,8 @@ class BenchResults:
         Models, device and threads of every process.
     partial : bool
         Whether the run was interrupted.
+    replaced : tuple of str
+        Entries of the configuration that were replaced for this run.
     provenance : dict
     """
 
@@ -52,6 +54,7 @@ class BenchResults:
     prompts: list[Figures]
     loaded: list[Figures]
     partial: bool
+    replaced: tuple[str, ...]
     provenance: Figures
 
     def to_json(self) -> str:
@@ -62,6 +65,7 @@ class BenchResults:
             "name": self.name,
             "about": self.config.about,
             "partial": self.partial,
+            "replaced": list(self.replaced),
             "temperature": self.config.temperature,
             "systems": self.systems,
             "phases": self.phases,
@@ -94,6 +98,7 @@ def summarise(
     records: AllRecords,
     loaded: list[Figures],
     partial: bool,
+    replaced: tuple[str, ...],
     provenance: Figures,
 ) -> BenchResults:
     """Pool the logs of a run.
@@ -117,7 +122,9 @@ def summarise(
             systems.append(figures)
             phases += phase_figures(config, dataset, method, records[dataset, method.name, True])
             prompts += [_of_prompt(dataset, method.name, own[index]) for index in sorted(own)]
-    return BenchResults(name, config, systems, phases, prompts, loaded, partial, provenance)
+    return BenchResults(
+        name, config, systems, phases, prompts, loaded, partial, replaced, provenance
+    )
 
 
 def to_csv(rows: Sequence[Figures]) -> str:
@@ -152,50 +159,66 @@ def _of_prompt(dataset: str, method: str, record: PromptRecord) -> Figures:
 
 
 def _systems_table(results: BenchResults) -> Table:
-    table = _new_table(
-        f"{results.name}   {results.config.about}   T = {results.config.temperature:g}"
-    )
-    for name in ("prompts", "method", "tree", "steps", "tokens per step (1)", "tokens/s (2)"):
-        table.add_column(name, no_wrap=name != "method")
-    for name in ("gain (3)", "speed-up (3)", "memory", "rule"):
-        table.add_column(name, no_wrap=True)
-    for row in results.systems:
-        memory = row["peak_memory_bytes"] or row["peak_process_bytes"]
-        table.add_row(
-            row["dataset"],
-            row["method"],
-            row["tree"] or "none",
-            str(row["n_steps"]),
-            _figure(row, "accepted_length", 2),
-            _figure(row, "tokens_per_second", 2),
-            _figure(row, "accepted_gain", 2),
-            _figure(row, "speedup", 2),
-            "n/a" if not memory else f"{memory / 1e9:.2f} GB",
-            "exact" if row["exact"] else "biased",
-        )
+    config = results.config
+    models = f"{public_name(config.target)} with {public_name(config.draft)}"
+    table = _new_table(f"{results.name}   {models}   T = {config.temperature:g}")
+    for name in ("method", "tree", "steps", "per step (1)", "tokens/s (2)", "gain (3)"):
+        _add_column(table, name, foldable=name in ("method", "tree"))
+    for name in ("speed-up (3)", "memory", "rule"):
+        _add_column(table, name)
+    for dataset, rows in _by_dataset(results.systems).items():
+        _add_heading(table, results, dataset)
+        for row in rows:
+            memory = row["peak_memory_bytes"] or row["peak_process_bytes"]
+            table.add_row(
+                row["method"],
+                row["tree"] or "none",
+                str(row["n_steps"]),
+                _figure(row, "accepted_length", 2),
+                _figure(row, "tokens_per_second", 1),
+                _figure(row, "accepted_gain", 2),
+                _figure(row, "speedup", 2),
+                "n/a" if not memory else f"{memory / 1e9:.2f} GB",
+                "exact" if row["exact"] else "biased",
+            )
     return table
 
 
 def _phases_table(results: BenchResults) -> Table:
     table = _new_table("Milliseconds per step, from separate runs with a synchronised clock")
-    for name in ("prompts", "method", "steps"):
-        table.add_column(name, no_wrap=name != "method")
     names = list(dict.fromkeys(row["phase"] for row in results.phases))
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    systems = dict.fromkeys((row["dataset"], row["method"]) for row in results.phases)
-    for dataset, method in systems:
-        own = {
-            row["phase"]: row
-            for row in results.phases
-            if (row["dataset"], row["method"]) == (dataset, method)
-        }
-        cells = [
-            f"{1e3 * own[n]['seconds']:.2f} ({own[n]['share']:.0%})" if n in own else "n/a"
-            for n in names
-        ]
-        table.add_row(dataset, method, str(next(iter(own.values()))["n_steps"]), *cells)
+    for name in ("method", "steps", *names):
+        _add_column(table, name, foldable=name == "method")
+    for dataset, rows in _by_dataset(results.phases).items():
+        _add_heading(table, results, dataset)
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = {row["phase"]: row for row in rows if row["method"] == method}
+            cells = [
+                f"{1e3 * own[n]['seconds']:.2f} ({own[n]['share']:.0%})" if n in own else "n/a"
+                for n in names
+            ]
+            table.add_row(method, str(next(iter(own.values()))["n_steps"]), *cells)
     return table
+
+
+def _by_dataset(rows: Sequence[Figures]) -> dict[str, list[Figures]]:
+    found: dict[str, list[Figures]] = {}
+    for row in rows:
+        found.setdefault(row["dataset"], []).append(row)
+    return found
+
+
+def _add_heading(table: Table, results: BenchResults, dataset: str) -> None:
+    if len(results.config.datasets) > 1:
+        table.add_section()
+        table.add_row(Text(dataset, style="bold"))
+
+
+def _add_column(table: Table, name: str, foldable: bool = False) -> None:
+    # names may be long; figures must not be cut
+    table.add_column(
+        name, no_wrap=not foldable, overflow="fold", min_width=12 if foldable else None
+    )
 
 
 def _notes(results: BenchResults) -> list[str]:
@@ -212,6 +235,11 @@ def _notes(results: BenchResults) -> list[str]:
     if any(not row["exact"] for row in results.systems):
         notes.append(
             "A biased rule emits other text than the target would: its speed buys another output."
+        )
+    notes.append(f"Configuration: {results.config.about}.")
+    if results.replaced:
+        notes.append(
+            f"(!) Replaced in it: {', '.join(results.replaced)}. The paper's figures are not these."
         )
     if results.partial:
         notes.append("(!) Interrupted: the same command goes on from here.")
