@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from runtime_models import save_model
@@ -75,15 +76,13 @@ def test_logged_texts_are_those_of_decoding_with_the_prompts_seed(
     assert len({tuple(r.prompt.token_ids) for r in logged.values()}) == 3
 
 
-def test_a_second_run_in_processes_gives_the_same_texts(
-    config: RunConfig, folder: Path, tmp_path
+def test_a_run_in_another_process_gives_the_same_texts(
+    config: RunConfig, folder: Path, tmp_path: Path
 ) -> None:
-    bench_decode(config, tmp_path)
-    for name in ("ar", "specinfer", "exit"):
-        here, there = records(folder, name), records(tmp_path, name)
-        assert {i: r.prompt.token_ids for i, r in here.items()} == {
-            i: r.prompt.token_ids for i, r in there.items()
-        }
+    bench_decode(msgspec.structs.replace(config, methods=config.methods[1:2]), tmp_path)
+    here, there = records(folder, "specinfer"), records(tmp_path, "specinfer")
+    assert sorted(here) == sorted(there) == [0, 1, 2]
+    assert all(here[i].prompt.token_ids == there[i].prompt.token_ids for i in here)
 
 
 def test_profiled_runs_give_the_same_text_with_phases(folder: Path) -> None:
@@ -101,3 +100,4 @@ def test_profiled_runs_give_the_same_text_with_phases(folder: Path) -> None:
 def test_torch_is_left_as_it_was(folder: Path) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.deterministic
+    assert torch.utils.deterministic.fill_uninitialized_memory

@@ -147,15 +147,19 @@ def open_system(spec: SystemSpec) -> Iterator[System]:
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
     )
+    filled = torch.utils.deterministic.fill_uninitialized_memory
     if config.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
+        # Finds reads of uninitialised memory, at the price of a pass over every new tensor.
+        torch.utils.deterministic.fill_uninitialized_memory = False
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("once", message=".*deterministic.*", category=UserWarning)
             yield LiveSystem(spec)
     finally:
+        torch.utils.deterministic.fill_uninitialized_memory = filled
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before[2:]
 
