@@ -18,6 +18,7 @@ from .bench_decode_command import bench_decode_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
+from .decode_command import decode_command
 from .errors import ResispecError
 from .gap_command import bounds_command
 from .project_command import project_command
@@ -36,6 +37,7 @@ from .terminal import (
 )
 from .train_eagle_command import train_eagle_command
 from .tree_command import tree_command
+from .tree_replay_command import tree_replay_command
 from .types import Device
 
 FAILED = 2
@@ -209,10 +211,12 @@ def record(
     return 0
 
 
+app.command(decode_command, name="decode")
 app.command(rules_command, name="rules")
 app.command(compare_command, name="compare")
 app.command(bounds_command, name="bounds")
 app.command(tree_command, name="tree")
+app.command(tree_replay_command, name="replay-trees")
 app.command(chain_command, name="chain")
 app.command(audit_command, name="audit")
 app.command(bench_command, name="bench")

@@ -417,6 +417,8 @@ class DecodeConfig:
 
     Attributes
     ----------
+    target, draft : str
+        The pair that ships, so that decoding needs no download.
     rule, tree : str
     temperature : float
     dtype : str
@@ -426,6 +428,8 @@ class DecodeConfig:
         Prompt i of several has a random stream of its own, of this number plus i.
     """
 
+    target: str = "tiny-target"
+    draft: str = "tiny-draft"
     rule: str = "specinfer"
     tree: str = "d5b3"
     temperature: float = 1.0

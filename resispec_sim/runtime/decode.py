@@ -12,13 +12,13 @@ import numpy as np
 from ..checks import check_whole
 from ..config import DECODE
 from ..errors import InputError, LogitsError, RuleError
-from ..growmaps import GrowMap, parse_growmap
+from ..growmaps import GrowMap
 from ..probs import check_sampling
 from ..rules import Rule, parse_rule
 from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
-from .drafters import Drafter, ModelDrafter, TopKTree
+from .drafters import Drafter, ModelDrafter, TopKTree, parse_plan
 from .eagle import EagleHead
 from .eagle_drafter import EagleDrafter
 from .early_exit import EarlyExit
@@ -75,23 +75,22 @@ class Decoder:
         self.target = target
         self._model = CachedModel(target)
         self._device = target.device
-        self._sampling: dict[str, Any] = {
+        self.sampling: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
             "dtype": dtype,
         }
         self.rule = parse_rule(rule)
-        self.plan = (
-            GrowMap([()])
-            if draft is None
-            else tree
-            if isinstance(tree, TopKTree)
-            else parse_growmap(tree)
-        )
+        self.plan = GrowMap([()]) if draft is None else parse_plan(tree)
         self.scheme = self._scheme()
         self._drafter = self._make_drafter(draft)
         self._eos = _eos_tokens(target)
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the target's logits, to which the draft's are cut or filled up."""
+        return self._model.vocab_size
 
     def _scheme(self) -> str:
         if not supported(self.rule):
@@ -258,6 +257,7 @@ class Decoder:
                     lambda nodes: self._model.logits(states[list(nodes)]),
                     list(path),
                     list(tokens),
+                    cut or ends,
                 )
             )
         with clock.phase("verification"):
@@ -296,7 +296,7 @@ class Decoder:
         missing = width - logits.shape[-1]
         if missing:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
-        return to_probs(logits, **self._sampling)
+        return to_probs(logits, **self.sampling)
 
     def _score(self, tree: DraftTree) -> Any:
         n_prefix = self._model.n_entries
@@ -321,7 +321,7 @@ class Decoder:
                 numbers = self._numbers(rng.random((1, len(kids) + 1)))
                 with clock.phase("verification"):
                     logits = self._model.logits(states[node : node + 1])
-                    p = to_probs(logits, **self._sampling)
+                    p = to_probs(logits, **self.sampling)
                 if kids:
                     siblings = torch.tensor([[tree.tokens[kid] for kid in kids]], device=p.device)
                     with clock.phase("shaping"):

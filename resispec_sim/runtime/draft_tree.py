@@ -28,6 +28,8 @@ class DraftTree:
         (N,) children in the order in which they were drawn: sibling 1, sibling 2, ...
     rows : list of tensor or None
         (N,) for every node with children the distribution (V,) that they were drawn from.
+    logits : list of tensor or None
+        (N,) the draft's logits (V_draft,) behind each of `rows`.
     origin : list of int
         (N,) the numbers that the nodes had when they were fed to the draft; empty where they have them
         still.
@@ -38,6 +40,7 @@ class DraftTree:
     depths: list[int] = field(default_factory=lambda: [0])
     children: list[list[int]] = field(default_factory=lambda: [[]])
     rows: list[Any] = field(default_factory=lambda: [None])
+    logits: list[Any] = field(default_factory=lambda: [None])
     origin: list[int] = field(default_factory=list)
 
     @classmethod
@@ -58,6 +61,7 @@ class DraftTree:
         self.depths.append(self.depths[parent] + 1)
         self.children.append([])
         self.rows.append(None)
+        self.logits.append(None)
         self.children[parent].append(node)
         return node
 

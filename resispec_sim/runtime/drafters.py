@@ -6,13 +6,16 @@ committed token, which is fed with the first level.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..growmaps import GrowMap
+from ..growmaps import GrowMap, parse_growmap
+from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
 from .drawing import draw_siblings
@@ -55,7 +58,30 @@ class TopKTree:
         return self.depth - 1
 
     def __str__(self) -> str:
-        return f"topk[{self.depth},{self.width},{self.budget}]"
+        return f"topk:{self.depth},{self.width},{self.budget}"
+
+
+def parse_plan(tree: str | Path | CompleteTree | GrowMap | TopKTree) -> GrowMap | TopKTree:
+    """Read a tree's name: ``d5b3``, a grow map's file, or ``topk:DEPTH,WIDTH,BUDGET``.
+
+    Raises
+    ------
+    InputError, GrowMapError
+        If there is no such tree.
+
+    Examples
+    --------
+    >>> parse_plan("topk:6,4,24")
+    TopKTree(depth=6, width=4, budget=24)
+    """
+    if isinstance(tree, TopKTree):
+        return tree
+    if isinstance(tree, str) and tree.startswith("topk:"):
+        match = re.fullmatch(r"topk:(\d+),(\d+),(\d+)", tree)
+        if match is None:
+            raise InputError(f"tree {tree!r} is not of the form topk:DEPTH,WIDTH,BUDGET")
+        return TopKTree(*map(int, match.groups()))
+    return parse_growmap(tree)
 
 
 class Drafter(ABC):
@@ -119,7 +145,8 @@ class Drafter(ABC):
         # pairs of (node of the tree, node of the plan) that have children
         level = [(0, 0)] if plan.children[0] else []
         while level:
-            probs = to_probs(self.feed(tree, [node for node, _ in level]))
+            logits = self.feed(tree, [node for node, _ in level])
+            probs = to_probs(logits)
             widest = max(len(plan.children[planned]) for _, planned in level)
             numbers = torch.zeros((len(level), widest), dtype=torch.float64, device=probs.device)
             for i, (_, planned) in enumerate(level):
@@ -127,8 +154,8 @@ class Drafter(ABC):
                 numbers[i, : len(kids)] = uniforms[list(kids)]
             drawn = draw_siblings(scheme, probs, numbers).tolist()
             following = []
-            for (node, planned), row, tokens in zip(level, probs, drawn, strict=True):
-                tree.rows[node] = row
+            for (node, planned), row, raw, tokens in zip(level, probs, logits, drawn, strict=True):
+                tree.rows[node], tree.logits[node] = row, raw
                 for kid, token in zip(plan.children[planned], tokens, strict=False):
                     if token >= 0:
                         added = tree.add(node, token)
@@ -143,13 +170,15 @@ def _grow_top(drafter: Drafter, tree: DraftTree, plan: TopKTree, to_probs: ToPro
     path_probs = [1.0]
     level = [0]
     for _ in range(plan.n_levels):
-        probs = to_probs(drafter.feed(tree, level))
+        logits = drafter.feed(tree, level)
+        probs = to_probs(logits)
         numbers = torch.zeros((len(level), plan.width), dtype=torch.float64, device=probs.device)
         drawn = draw_siblings("topk", probs, numbers)
         weights = probs.gather(-1, drawn.clamp(min=0)).tolist()
         added = []
-        for node, row, tokens, masses in zip(level, probs, drawn.tolist(), weights, strict=True):
-            tree.rows[node] = row
+        drafted = zip(level, probs, logits, drawn.tolist(), weights, strict=True)
+        for node, row, raw, tokens, masses in drafted:
+            tree.rows[node], tree.logits[node] = row, raw
             for token, mass in zip(tokens, masses, strict=True):
                 if token >= 0:
                     added.append(tree.add(node, token))
@@ -171,7 +200,7 @@ def _subtree(tree: DraftTree, kept: Sequence[int]) -> DraftTree:
         number[node] = smaller.add(number[tree.parents[node]], tree.tokens[node])
     for node, new in number.items():
         if smaller.children[new]:
-            smaller.rows[new] = tree.rows[node]
+            smaller.rows[new], smaller.logits[new] = tree.rows[node], tree.logits[node]
     smaller.origin = list(number)
     return smaller
 

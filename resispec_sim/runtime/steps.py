@@ -96,6 +96,8 @@ class NodeLog:
         Accepted nodes.
     tokens : list of int
         Emitted tokens.
+    cut : bool
+        As in `Step`.
     """
 
     prefix: list[int]
@@ -103,6 +105,7 @@ class NodeLog:
     target_logits: Callable[[Sequence[int]], Any]
     path: list[int]
     tokens: list[int]
+    cut: bool
 
 
 class Clock:

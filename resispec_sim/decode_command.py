@@ -1,0 +1,141 @@
+"""The command `resispec decode`: a prompt in, text out, with what every step brought."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .config import DECODE, RECORD, Dtype
+from .terminal import Json, console
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from .runtime.steps import Decoded
+
+
+def decode_command(
+    prompt: str,
+    /,
+    *,
+    target: str = DECODE.target,
+    draft: str = DECODE.draft,
+    rule: str = DECODE.rule,
+    tree: str = DECODE.tree,
+    max_new_tokens: int = DECODE.max_new_tokens,
+    temperature: float = DECODE.temperature,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = DECODE.seed,
+    fit_text: Path | None = None,
+    device: str = RECORD.device,
+    torch_dtype: Dtype = RECORD.torch_dtype,
+    profile: bool = False,
+    record: Path | None = None,
+    json_output: Json = False,
+) -> int:
+    """Continue a prompt with a live draft and target, verified by any rule.
+
+    Parameters
+    ----------
+    prompt : str
+        The text to continue.
+    target : str
+        Hub name, local folder or GGUF file of a causal language model, smollm2, or tiny-target.
+    draft : str
+        A second model with the same tokenizer, exit:N (the target's head on its layer N), eagle:FOLDER
+        (a head of resispec train-eagle), or none: one token a step.
+    rule : str
+        A rule of single positions, such as specinfer, exact-shaping, rrs-wor.
+    tree : str
+        d5b3 (5 levels with the root, 3 children), a grow map's file, or topk:DEPTH,WIDTH,BUDGET.
+    max_new_tokens : int
+        Tokens at most.
+    temperature : float
+        0 is greedy; top-k and top-p likewise shape target and draft alike.
+    seed : int
+        The same seed gives the same text.
+    fit_text : Path, optional
+        Text on which the map of an exit:N draft is fitted.
+    device : str
+        cpu, cuda, cuda:1, or auto: a target on all GPUs.
+    torch_dtype : str
+        Precision in which the models run.
+    profile : bool
+        Time drafting, verification and shaping.
+    record : Path, optional
+        Folder for the drafted trees with the logits of every node; resispec replay-trees reads it.
+    """
+    from .runtime.decode import Decoder
+    from .runtime.drafts import load_draft
+    from .runtime.models import load_model
+
+    print(f"resispec: loading {target}", file=sys.stderr)
+    loaded = load_model(target, device=device, torch_dtype=torch_dtype)
+    decoder = Decoder(
+        loaded,
+        load_draft(draft, loaded, fit_text=fit_text, device=device, torch_dtype=torch_dtype),
+        rule,
+        tree,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+    )
+    observe = None
+    if record is not None:
+        from .runtime.tree_recorder import TreeRecorder
+
+        recorder = TreeRecorder(record, decoder, target={"name": target}, draft={"name": draft})
+        # one folder can hold the texts of many seeds
+        observe = recorder.observer(seed)
+    found = decoder.decode(
+        prompt, max_new_tokens=max_new_tokens, seed=seed, profile=profile, observe=observe
+    )
+    if json_output:
+        print(json.dumps(summary(found) | {"steps": [asdict(step) for step in found.steps]}))
+        return 0
+    console().print(prompt, style="dim", end="", markup=False, highlight=False)
+    console().print(found.text, markup=False, highlight=False)
+    console().print(table(found))
+    return 0
+
+
+def summary(found: "Decoded") -> dict[str, Any]:
+    """The figures of a decoded text as plain data."""
+    return {
+        "text": found.text,
+        "prompt_ids": found.prompt_ids,
+        "token_ids": found.token_ids,
+        "finished": found.finished,
+        "seconds": found.seconds,
+        "tokens_per_second": len(found.token_ids) / found.seconds,
+        "tokens_per_step": found.tokens_per_step,
+        "n_steps": len(found.steps),
+        "peak_memory_bytes": found.peak_memory_bytes,
+    }
+
+
+def table(found: "Decoded") -> "RenderableType":
+    """The figures as a small table."""
+    from rich import box
+    from rich.table import Table
+
+    grid = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    whole = [step for step in found.steps if not step.cut]
+    rows = [
+        ("tokens", f"{len(found.token_ids)} (ended by {found.finished})"),
+        ("steps", f"{len(found.steps)}, of them {len(whole)} with the whole tree"),
+        ("tokens per step", f"{found.tokens_per_step:.3f}, bonus included, over those"),
+        ("tokens per second", f"{len(found.token_ids) / found.seconds:.1f}"),
+    ]
+    total: dict[str, float] = {}
+    for step in found.steps:
+        for name, seconds in step.phases.items():
+            total[name] = total.get(name, 0.0) + seconds
+    rows += [
+        (name, f"{1e3 * value / len(found.steps):.2f} ms per step") for name, value in total.items()
+    ]
+    for name, value in rows:
+        grid.add_row(name, value)
+    return grid

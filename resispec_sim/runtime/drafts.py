@@ -1,0 +1,59 @@
+"""A draft by the name that the user typed: a model, an early exit, an EAGLE head, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import InputError
+from .eagle import EagleHead, load_eagle, parse_eagle
+from .early_exit import EarlyExit, early_exit, fit_map, parse_exit
+from .models import LoadedModel, check_same_tokenizer, load_model
+
+NO_DRAFT = "none"
+
+
+def load_draft(
+    name: str,
+    target: LoadedModel,
+    *,
+    fit_text: str | Path | None = None,
+    device: str = "cpu",
+    torch_dtype: str = "float32",
+) -> LoadedModel | EarlyExit | EagleHead | None:
+    """Load what drafts for a target.
+
+    Parameters
+    ----------
+    name : str
+        A model's name as in `load_model`, ``exit:LAYER``, ``eagle:FOLDER``, or ``none``.
+    target : LoadedModel
+    fit_text : str or Path, optional
+        Text file on which the map of an early exit is fitted.
+    device, torch_dtype
+        As in `load_model`.
+
+    Raises
+    ------
+    ModelError, VocabularyError, InputError
+        If it cannot be loaded, has another tokenizer, or a text is given to what is not fitted.
+    """
+    layer = parse_exit(name)
+    if fit_text is not None and layer is None:
+        raise InputError(f"a fitting text belongs to an early-exit draft, not to {name!r}")
+    if layer is not None:
+        found = early_exit(target, layer)
+        if fit_text is None:
+            return found
+        try:
+            text = Path(fit_text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{fit_text}: the fitting text cannot be read ({error})") from error
+        return fit_map(target, found, text)
+    if name == NO_DRAFT:
+        return None
+    folder = parse_eagle(name)
+    if folder is not None:
+        return load_eagle(folder, target)
+    draft = load_model(name, device=device, torch_dtype=torch_dtype)
+    check_same_tokenizer(target.tokenizer, draft.tokenizer)
+    return draft

@@ -1,0 +1,136 @@
+"""Recorded trees: round trip, coins enumerated against coins thrown, damage named."""
+
+import itertools
+
+import numpy as np
+import pytest
+from live_model import load_small
+
+from resispec_sim.errors import DumpError, ManifestError, RuleError, ShardError
+from resispec_sim.probs import logits_to_probs
+from resispec_sim.rules import parse_rule
+from resispec_sim.tree_dumps import TreeDump
+from resispec_sim.tree_replay import node_reach, replay_trees
+
+pytest.importorskip("torch")
+
+from resispec_sim.runtime.decode import Decoder
+from resispec_sim.runtime.tree_recorder import TreeRecorder
+
+
+def record(folder, rule, *, n_texts=4, draft=True, tree="d3b2"):
+    pair = load_small(6, 1, 0.5), load_small(6, 2, 0.5)
+    decoder = Decoder(pair[0], pair[1] if draft else None, rule, tree)
+    recorder = TreeRecorder(folder, decoder, target={"name": "a"}, draft={"name": "b"})
+    logs = []
+    for text in range(n_texts):
+        observe = recorder.observer(text)
+        decoder.decode(
+            [3, 0, 5],
+            max_new_tokens=12,
+            seed=text,
+            observe=lambda log, observe=observe: (logs.append(log), observe(log)),
+        )
+    return logs
+
+
+def test_round_trip(tmp_path):
+    logs = record(tmp_path / "trees", "specinfer")
+    steps = list(TreeDump(tmp_path / "trees"))
+    assert len(steps) == len(logs) > 10
+    for step, log in zip(steps, logs, strict=True):
+        assert step.tokens.tolist() == log.tree.tokens
+        assert step.parents.tolist() == log.tree.parents
+        assert step.path.tolist() == log.path and step.emitted.tolist() == log.tokens
+        assert step.n_prefix == len(log.prefix) and step.cut == log.cut
+        assert sorted(step.draft_logits) == [
+            i for i, row in enumerate(log.tree.rows) if row is not None
+        ]
+        for node, logits in step.draft_logits.items():
+            row = log.tree.rows[node].numpy()
+            assert np.allclose(logits_to_probs(logits), row, atol=5e-3)
+
+
+@pytest.mark.parametrize("rule", ["specinfer", "resispec", "rrs-wor", "target-only"])
+def test_reach_is_the_sum_over_all_coins(tmp_path, rule):
+    """Every pattern of heads and tails, walked as a decoder walks."""
+    record(tmp_path / "trees", rule, n_texts=1)
+    parsed = parse_rule(rule)
+    for step in itertools.islice(TreeDump(tmp_path / "trees"), 3):
+        expected = np.zeros(len(step.tokens))
+
+        def walk(node, weight, step=step, expected=expected):
+            expected[node] += weight
+            kids = step.children[node]
+            if not kids:
+                return
+            p, q = (
+                logits_to_probs(step.target_logits[node]),
+                logits_to_probs(step.draft_logits[node]),
+            )
+            state = parsed.start(p, q, len(kids))
+            for kid in kids:
+                token = int(step.tokens[kid])
+                accept = float(parsed.accept_probs(state)[token])
+                walk(kid, weight * accept)
+                weight *= 1 - accept
+                if weight <= 0:
+                    return
+                state = parsed.after_rejection(state, token)
+
+        walk(0, 1.0)
+        assert np.allclose(node_reach(step, parsed, logits_to_probs), expected, atol=1e-12)
+
+
+def test_coins_enumerated_agree_with_coins_thrown(tmp_path):
+    record(tmp_path / "trees", "specinfer", n_texts=60)
+    found = replay_trees(tmp_path / "trees", "specinfer,exact-shaping,resispec")
+    live, same = found["live"], found["rules"]["specinfer"]
+    assert live["low"] < same["tokens_per_step"] < live["high"]
+    # the same candidates without the coins' noise
+    assert same["high"] - same["low"] < live["high"] - live["low"]
+    assert found["rules"]["resispec[capacity,minimal]"]["tokens_per_step"] > live["high"]
+    for label, figures in found["rules"].items():
+        assert figures["tokens_per_step"] == pytest.approx(1 + sum(found["by_depth"][label]))
+
+
+def test_another_scheme_is_refused(tmp_path):
+    record(tmp_path / "trees", "specinfer", n_texts=1)
+    with pytest.raises(RuleError, match="drawn without_replacement; the recorded ones are iid"):
+        replay_trees(tmp_path / "trees", "rrs-wor")
+
+
+def test_damage_is_named(tmp_path):
+    record(tmp_path / "trees", "specinfer", n_texts=1)
+    dump = TreeDump(tmp_path / "trees")
+    file = dump.files[0]
+    whole = file.read_bytes()
+    for data in (whole[:-3], whole[:100], b"", whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:]):
+        file.write_bytes(data)
+        with pytest.raises(ShardError, match=file.name):
+            dump.read(file)
+    file.write_bytes(whole)
+    dump.read(file)
+    (tmp_path / "trees" / "manifest.json").write_text('{"kind": "chain"}')
+    with pytest.raises(ManifestError, match="resispec replay"):
+        TreeDump(tmp_path / "trees")
+
+
+def test_only_steps_of_the_same_decoder_share_a_folder(tmp_path):
+    record(tmp_path / "trees", "specinfer", n_texts=2)
+    before = {file.name: file.read_bytes() for file in TreeDump(tmp_path / "trees").files}
+    record(tmp_path / "trees", "specinfer", n_texts=2)
+    assert {file.name: file.read_bytes() for file in TreeDump(tmp_path / "trees").files} == before
+    with pytest.raises(DumpError, match="another decoder"):
+        record(tmp_path / "trees", "exact-shaping", n_texts=1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    with pytest.raises(DumpError, match="not empty"):
+        record(tmp_path / "other", "specinfer", n_texts=1)
+
+
+def test_plain_decoding_has_nothing_to_draft(tmp_path):
+    record(tmp_path / "trees", "specinfer", n_texts=1, draft=False)
+    assert all(
+        len(step.tokens) == 1 and not step.draft_logits for step in TreeDump(tmp_path / "trees")
+    )
