@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -21,10 +20,9 @@ from ..run_config import Method, RunConfig, TopKShape, public_name
 from .bench_log import PromptLine, PromptRecord, StepLine
 from .decode import Decoder
 from .drafters import TopKTree
-from .eagle import load_eagle, parse_eagle
-from .early_exit import early_exit, fit_map, parse_exit
-from .models import LoadedModel, check_same_tokenizer, import_torch, load_model
-from .prompts import read_text
+from .drafts import load_draft
+from .early_exit import parse_exit
+from .models import LoadedModel, import_torch, load_model
 
 
 @dataclass(frozen=True)
@@ -175,18 +173,11 @@ def peak_process_bytes() -> int:
 
 
 def _load_draft(config: RunConfig, name: str, target: LoadedModel) -> Any:
-    layer = parse_exit(name)
-    if layer is not None:
-        found = early_exit(target, layer)
-        if config.fit_text is None:
-            return found
-        return fit_map(target, found, read_text(Path(config.fit_text), "fitting text"))
-    head = parse_eagle(name)
-    if head is not None:
-        return load_eagle(head, target)
-    draft = load_model(name, device=config.device, torch_dtype=config.torch_dtype)
-    check_same_tokenizer(target.tokenizer, draft.tokenizer)
-    return draft
+    # Methods of one run may have drafts of several kinds; the text is for the exits among them.
+    fit_text = None if parse_exit(name) is None else config.fit_text
+    return load_draft(
+        name, target, fit_text=fit_text, device=config.device, torch_dtype=config.torch_dtype
+    )
 
 
 def _as_tree(tree: Any) -> Any:
