@@ -14,12 +14,14 @@ from cyclopts import App, CycloptsError
 from . import __version__
 from .audit.command import audit_command
 from .bench.command import bench_command
+from .bench_decode_command import bench_decode_command
 from .chain_command import chain_command
 from .compare_command import compare_command
 from .config import RECORD, REPLAY, Dtype
 from .decode_command import decode_command
 from .errors import ResispecError
 from .gap_command import bounds_command
+from .project_command import project_command
 from .rules_command import rules_command
 from .terminal import (
     ENGINE_OPTIONS,
@@ -219,6 +221,8 @@ app.command(tree_replay_command, name="replay-trees")
 app.command(chain_command, name="chain")
 app.command(audit_command, name="audit")
 app.command(bench_command, name="bench")
+app.command(bench_decode_command, name="bench-decode")
+app.command(project_command, name="project")
 app.command(train_eagle_command, name="train-eagle")
 
 

@@ -10,6 +10,8 @@ from typing import Literal
 from .types import Backend, Device, Method
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+RuleDtype = Literal["float32", "float64"]
+Order = Literal["alternate", "sequential"]
 
 
 @dataclass(frozen=True)
@@ -342,6 +344,74 @@ class BenchConfig:
 
 
 @dataclass(frozen=True)
+class PromptsConfig:
+    """How prompts are taken from a corpus.
+
+    Attributes
+    ----------
+    n_of_corpus : int
+        Texts, from the first on.
+    max_characters : int
+        A text is cut to so many; a benchmark cuts it again, to tokens.
+    """
+
+    n_of_corpus: int = 200
+    max_characters: int = 4000
+
+
+@dataclass(frozen=True)
+class DecodeBenchConfig:
+    """What a run configuration of the decoding benchmark may leave out.
+
+    Attributes
+    ----------
+    temperature : float
+    n_prompts, warmup_prompts, profile_prompts : int
+        Prompts that are measured; those before them that are decoded first and not counted; and
+        how many of the measured ones are decoded once more with a clock around every phase.
+    prompt_tokens, max_new_tokens : int
+        A prompt is cut to its first tokens; tokens that are generated at most.
+    seed : int
+        Measured prompt i is decoded with seed + i.
+    torch_dtype, rule_dtype, device : str
+        Precision of the models, of the verification rule, and where they run.
+    order : str
+        ``"alternate"``: prompt by prompt, every method in turn; ``"sequential"``: one method after the
+        other.
+    deterministic : bool
+        Ask torch for deterministic algorithms.
+    """
+
+    temperature: float = 1.0
+    n_prompts: int = 200
+    warmup_prompts: int = 2
+    profile_prompts: int = 4
+    prompt_tokens: int = 128
+    max_new_tokens: int = 128
+    seed: int = 0
+    torch_dtype: Dtype = "float32"
+    rule_dtype: RuleDtype = "float64"
+    device: str = "cpu"
+    order: Order = "alternate"
+    deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class ProjectConfig:
+    """Defaults of a projection.
+
+    Attributes
+    ----------
+    rules : tuple of str
+    trees : tuple of str
+        Complete trees or grow maps that are projected.
+    """
+
+    rules: tuple[str, ...] = ("specinfer", "resispec", "exact-shaping")
+    trees: tuple[str, ...] = ("d5b3", "d4b3", "d3b3")
+
+
+@dataclass(frozen=True)
 class DecodeConfig:
     """Defaults of live decoding.
 
@@ -372,9 +442,12 @@ AUDIT = AuditConfig()
 BENCH = BenchConfig()
 BOUNDS = BoundsConfig()
 DECODE = DecodeConfig()
+DECODE_BENCH = DecodeBenchConfig()
 EAGLE = EagleConfig()
 ENGINE = EngineConfig()
 GPU = GpuConfig()
+PROJECT = ProjectConfig()
+PROMPTS = PromptsConfig()
 RECORD = RecordConfig()
 REPLAY = ReplayConfig()
 TREE = TreeConfig()

@@ -71,3 +71,7 @@ class VerifierError(ResispecError):
 
 class WorkerError(ResispecError):
     """Work that other processes or machines could not do: unreachable, lost, or without the dump."""
+
+
+class RunError(ResispecError):
+    """A benchmark run that cannot go on: other settings in its folder, a log that cannot be read."""

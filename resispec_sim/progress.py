@@ -17,17 +17,23 @@ from rich.text import Text
 
 
 class RateColumn(_Column):
-    """Positions per second."""
+    """Positions, or another unit, per second."""
+
+    def __init__(self, unit: str = "positions") -> None:
+        super().__init__()
+        self.unit = unit
 
     def render(self, task: Task) -> Text:
         """Return the rate, or a placeholder before the first position."""
         speed = task.finished_speed or task.speed
-        return Text("-- positions/s" if speed is None else f"{speed:.3g} positions/s")
+        return Text(f"{'--' if speed is None else format(speed, '.3g')} {self.unit}/s")
 
 
 @contextmanager
-def position_progress(total: int, label: str = "replay") -> Iterator[Callable[..., None]]:
-    """Show a bar with position rate and time left; yields the function that advances it, by one unless told.
+def position_progress(
+    total: int, label: str = "replay", unit: str = "positions"
+) -> Iterator[Callable[..., None]]:
+    """Show a bar with rate and time left; yields the function that advances it, by one unless told.
 
     Parameters
     ----------
@@ -35,12 +41,14 @@ def position_progress(total: int, label: str = "replay") -> Iterator[Callable[..
         Positions to come.
     label : str
         Text before the bar.
+    unit : str
+        What is counted, in the plural.
     """
     progress = Progress(
         TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
-        RateColumn(),
+        RateColumn(unit),
         TimeRemainingColumn(),
         TextColumn("left"),
         console=Console(stderr=True),

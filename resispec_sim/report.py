@@ -93,9 +93,9 @@ class Report:
         """
         folder = Path(out_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "positions.csv", self.frame.to_csv(index=False))
-        _write(folder / "provenance.json", dumps(self.provenance) + "\n")
-        _write(folder / "summary.json", dumps(self.summary) + "\n")
+        write_text(folder / "positions.csv", self.frame.to_csv(index=False))
+        write_text(folder / "provenance.json", dumps(self.provenance) + "\n")
+        write_text(folder / "summary.json", dumps(self.summary) + "\n")
         return folder
 
 
@@ -115,7 +115,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file under another name, then rename it: a reader sees the old one or the whole new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

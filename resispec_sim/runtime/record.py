@@ -1,7 +1,6 @@
 """Recording a dump of kind ``chain`` from live models."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -29,45 +28,8 @@ from .models import (
     load_model,
     tokenizer_fingerprint,
 )
+from .prompts import read_prompts, read_text
 from .sampling import SamplingSettings, record_batch
-
-
-def read_prompts(path: str | Path) -> list[str]:
-    """Read a prompt file.
-
-    Parameters
-    ----------
-    path : str or Path
-        ``.jsonl``: one JSON object per line with the key ``prompt``, which may hold line breaks. Any
-        other name: plain text, one prompt per line. Empty lines are skipped.
-
-    Returns
-    -------
-    list of str
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, holds no prompt, or a line is not such an object.
-    """
-    path = Path(path)
-    prompts = []
-    for number, line in enumerate(read_text(path, "prompt file").splitlines(), start=1):
-        if not line.strip():
-            continue
-        if path.suffix != ".jsonl":
-            prompts.append(line)
-            continue
-        try:
-            prompt = json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f'{path}, line {number}: not an object {{"prompt": "..."}}') from error
-        if not isinstance(prompt, str):
-            raise InputError(f"{path}, line {number}: the prompt is {prompt!r}, not a text")
-        prompts.append(prompt)
-    if not prompts:
-        raise InputError(f"{path} holds no prompts; write one per line")
-    return prompts
 
 
 def record(
@@ -102,7 +64,8 @@ def record(
     draft : str
         The same, or ``exit:LAYER`` for an early exit of the target.
     prompts : str, Path or sequence of str
-        Prompt file (see `read_prompts`), or the texts themselves.
+        Prompt file or corpus (see `resispec_sim.runtime.prompts.read_prompts`), or the texts
+        themselves.
     out : str or Path
         Folder of the dump.
     new_tokens : int
@@ -280,14 +243,6 @@ def _check_counts(new_tokens: int, batch_size: int, seed: int) -> None:
     ):
         if value < least:
             raise InputError(f"{name} must be at least {least}, got {value}")
-
-
-def read_text(path: Path, what: str) -> str:
-    """Read a UTF-8 file; `InputError` names it and calls it `what`."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the {what} cannot be read as UTF-8 text ({error})") from error
 
 
 def _tokenize(target: LoadedModel, texts: Sequence[str], new_tokens: int) -> list[list[int]]:
