@@ -48,7 +48,7 @@ class EagleDrafter(Drafter):
             if not self._slots:
                 tokens = [*self._waiting, tree.tokens[0]]
                 features, mask = self._features, None
-                positions = range(self._n_true, self._n_true + len(tokens))
+                positions = list(range(self._n_true, self._n_true + len(tokens)))
                 self._n_true += len(tokens)
                 # the last feature stays: it is the next root's where nothing of this tree is accepted
                 self._waiting, self._features = [], self._features[-1:]
