@@ -14,6 +14,7 @@ from resispec_sim.run_config import AUTOREGRESSIVE, Method, RunConfig
 from resispec_sim.runtime.bench_log import PromptLine, PromptRecord, StepLine
 from resispec_sim.runtime.bench_system import SystemSpec
 
+inherited = False  # a test sets it; a process that was spawned, not forked, does not see that
 SECONDS = {"specinfer": 0.02, "resispec": 0.01, "exact-shaping": 0.01, AUTOREGRESSIVE: 0.005}
 
 
@@ -57,7 +58,7 @@ class FakeSystem:
     def decode(self, index: int, text: str, seed: int, profile: bool) -> PromptRecord:
         method = self.spec.method
         call = {"method": method.name, "index": index, "text": text, "seed": seed}
-        call |= {"profile": profile, "pid": os.getpid()}
+        call |= {"profile": profile, "pid": os.getpid(), "inherited": inherited}
         with self.journal.open("a") as file:
             file.write(json.dumps(call) + "\n")
         self._stop(len(self.journal.read_text().splitlines()))

@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import bench_fakes
 import msgspec
 import numpy as np
 import pytest
@@ -198,7 +199,8 @@ def test_too_few_prompts_are_an_error(tmp_path: Path) -> None:
         run(tmp_path, n_prompts=50)
 
 
-def test_every_method_and_set_has_a_process_of_its_own(tmp_path: Path) -> None:
+def test_every_method_and_set_has_a_process_of_its_own(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(bench_fakes, "inherited", True)
     (tmp_path / "yours.txt").write_text("".join(f"text {i}\n" for i in range(9)))
     methods = (Method("AR", "autoregressive"), Method("SpecInfer", "specinfer"))
     fake = fake_config(tmp_path, methods=methods, n_prompts=2, profile_prompts=1)
@@ -210,6 +212,7 @@ def test_every_method_and_set_has_a_process_of_its_own(tmp_path: Path) -> None:
     assert len(pids) == 4
     assert all(len(of_one) == 1 for of_one in pids.values())
     assert len(set.union(*pids.values())) == 4
+    assert not any(call["inherited"] for call in journal(tmp_path))
     assert os.getpid() not in set.union(*pids.values())
     assert [row["dataset"] for row in results.systems] == ["mine", "mine", "yours", "yours"]
     plain = results.systems[0]
