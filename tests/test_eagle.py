@@ -267,7 +267,7 @@ def test_sampled_vocabulary_estimates_the_whole_one(target: LoadedModel, batch, 
     """The mean loss over draws of the vocabulary is near the loss over all of it."""
     from resispec_sim.runtime.train_eagle import _Trainer
 
-    corpus = build_corpus(target, [batch])
+    corpus = build_corpus(target, [batch], 4)
     head = new_head(target)
     head.module.float()
     losses = {}
@@ -401,15 +401,19 @@ def test_windowed_targets_are_refused_by_name(tmp_path: Path) -> None:
 def test_text_windows_have_the_features_of_one_pass(target: LoadedModel, tmp_path: Path) -> None:
     text = "A text that is long enough for some windows. " * 4
     ids = target.tokenizer(text)["input_ids"]
-    batches = list(text_batches(target, text, length=24, batch_size=3, n_sequences=5))
+    batches = list(text_batches(target, ids, length=24, batch_size=3, n_sequences=5))
     assert [len(b.token_ids) for b in batches] == [3, 2]
     assert torch.cat([b.token_ids for b in batches]).flatten().tolist() == ids[:120]
     with torch.inference_mode():
         states = target.model(batches[1].token_ids, output_hidden_states=True).hidden_states
     torch.testing.assert_close(batches[1].features, states[-1])
-    with pytest.raises(InputError, match="less than two windows"):
-        next(text_batches(target, text, length=100, batch_size=3, n_sequences=5))
     small = replace(SETTINGS, epochs=1)
+    with pytest.raises(InputError, match="less than two windows"):
+        train_eagle(target, out=tmp_path / "head", text=text, settings=replace(small, length=100))
+    with pytest.raises(InputError, match="give one of them"):
+        train_eagle(target, out=tmp_path / "head", text=text, prompts=TEXTS, settings=small)
+    with pytest.raises(InputError, match="has no tokens"):
+        train_eagle(target, out=tmp_path / "head", prompts=["a", ""], settings=small)
     head = train_eagle(target, out=tmp_path / "head", text=text, settings=small)
     assert head.info["training"]["source"] == "a text"
 
@@ -488,7 +492,7 @@ def test_settings_out_of_range_are_refused(target, tmp_path, change, match) -> N
 
 
 def test_divergence_is_an_error_that_keeps_the_last_head(target, batch, tmp_path) -> None:
-    corpus = build_corpus(target, [batch])
+    corpus = build_corpus(target, [batch], 4)
     corpus.features[0, 5] = float("inf")
     settings = replace(SETTINGS, length=20)
     with pytest.raises(ModelError, match="the loss is"):

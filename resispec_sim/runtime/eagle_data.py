@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, LogitsError
+from ..errors import LogitsError
 from .models import LoadedModel, cache_keyword, import_torch
 from .sampling import prompt_uniforms
 
@@ -115,7 +115,7 @@ def _draw(logits: Any, uniforms: Any, idxs: range, j: int) -> Any:
 
 def text_batches(
     target: LoadedModel,
-    text: str,
+    token_ids: Sequence[int],
     *,
     length: int,
     batch_size: int,
@@ -127,35 +127,25 @@ def text_batches(
     Parameters
     ----------
     target : LoadedModel
-    text : str
+    token_ids : sequence of int
+        The text.
     length : int
         Tokens per window; what is left at the end is not used.
     batch_size : int
         Windows per forward pass.
     n_sequences : int
-        Windows at most.
+        Windows, which the text must have.
     advance : callable
         Called with the number of tokens after each pass.
 
     Yields
     ------
     FeatureBatch
-
-    Raises
-    ------
-    InputError
-        If the text has fewer than two windows.
     """
     torch, _ = import_torch()
-    ids = target.tokenizer(text)["input_ids"]
-    n_windows = min(len(ids) // length, n_sequences)
-    if n_windows < 2:
-        raise InputError(
-            f"the training text has {len(ids)} tokens, less than two windows of {length}; give a longer "
-            "text or a smaller length"
-        )
-    windows = torch.tensor(ids[: n_windows * length], device=target.device).view(n_windows, length)
-    for first in range(0, n_windows, batch_size):
+    used = torch.tensor(list(token_ids[: n_sequences * length]), device=target.device)
+    windows = used.view(n_sequences, length)
+    for first in range(0, n_sequences, batch_size):
         batch = windows[first : first + batch_size]
         with torch.inference_mode():
             states = target.model.base_model(

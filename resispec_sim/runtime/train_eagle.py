@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,11 @@ class Corpus:
     bias: Any
 
 
-def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch]) -> Corpus:
-    """Collect batches, and solve for the start of the linear map on the way."""
+def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch], n_fit: int) -> Corpus:
+    """Collect batches, and solve for the start of the linear map on the way.
+
+    Only the first `n_fit` sequences go into the solution, so that the others can be held out.
+    """
     torch, _ = import_torch()
     embedding = target.model.get_input_embeddings()
     ids, features = [], []
@@ -50,13 +54,15 @@ def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch]) -> Corpus
     cross: Any = 0.0
     with torch.inference_mode():
         for batch in batches:
+            n_used = max(0, n_fit - sum(len(part) for part in ids))
             ids.append(batch.token_ids)
             features.append(batch.features)
-            embedded = embedding(batch.token_ids[:, 1:])
-            x = torch.cat([embedded, batch.features[:, :-1]], dim=-1).flatten(0, 1).double()
+            embedded = embedding(batch.token_ids[:n_used, 1:])
+            x = torch.cat([embedded, batch.features[:n_used, :-1]], dim=-1).flatten(0, 1).double()
             x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-            y = batch.last_inputs[:, 1:].flatten(0, 1).double()
-            # The layer norms its input: errors count against a state's size, which varies by a factor of hundreds.
+            y = batch.last_inputs[:n_used, 1:].flatten(0, 1).double()
+            # The layer norms its input: an error counts against the size of the state, which varies
+            # by a factor of hundreds.
             size = y.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
             x, y = x / size, y / size
             gram, cross = gram + x.T @ x, cross + x.T @ y
@@ -108,20 +114,38 @@ def train_eagle(
     Raises
     ------
     InputError
-        A setting out of range, prompts beside a text, an empty prompt, or a folder that holds a finished head.
+        A setting out of range, prompts beside a text, an empty prompt, or a folder that holds a
+        finished head.
     ModelError
         If the target's structure is not one that a head continues, or training diverged.
     KeyboardInterrupt
         Passed on after the head as it stands was saved.
     """
     _check(settings, target, out)
-    n_sequences = max(2, settings.tokens // settings.length)
-    n_tokens = n_sequences * settings.length
-    bar = position_progress(n_tokens, "features") if progress else nullcontext(lambda _n: None)
+    n_sequences = settings.tokens // settings.length
+    common: dict[str, Any] = {"length": settings.length, "batch_size": settings.sampling_batch}
+    if text is None:
+        prompt_ids = _prompt_ids(target.tokenizer, prompts)
+        make: Any = partial(sampled_batches, target, prompt_ids, seed=settings.seed)
+    else:
+        if prompts is not None:
+            raise InputError(
+                "prompts begin sampled sequences, and a text needs none; give one of them"
+            )
+        text_ids = target.tokenizer(text)["input_ids"]
+        n_sequences = min(n_sequences, len(text_ids) // settings.length)
+        if n_sequences < 2:
+            raise InputError(
+                f"the training text has {len(text_ids)} tokens, less than two windows of "
+                f"{settings.length}; give a longer text or a smaller length"
+            )
+        make = partial(text_batches, target, text_ids)
+    n_train = n_sequences - _n_held_out(n_sequences, settings)
+    total = n_sequences * settings.length
+    bar = position_progress(total, "features") if progress else nullcontext(lambda _n: None)
     with bar as advance:
-        corpus = build_corpus(
-            target, _batches(target, prompts, text, n_sequences, settings, advance)
-        )
+        batches = make(n_sequences=n_sequences, advance=advance, **common)
+        corpus = build_corpus(target, batches, n_train)
     source = "samples of the target" if text is None else "a text"
     say(f"{corpus.token_ids.numel()} tokens, {source}")
     return fit_head(
@@ -151,8 +175,7 @@ def fit_head(
     torch, _ = import_torch()
     layers = _exit_layers(target, settings) if exit_layers is None else exit_layers
     exits = [early_exit(target, layer) for layer in layers]
-    n_held_out = max(1, round(settings.held_out * len(corpus.token_ids)))
-    n_train = len(corpus.token_ids) - n_held_out
+    n_train = len(corpus.token_ids) - _n_held_out(len(corpus.token_ids), settings)
     head = new_head(target, seed=settings.seed)
     head.module.float().train()
     with torch.no_grad():
@@ -297,39 +320,22 @@ def _schedule(step: int, n_steps: int, warmup: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - n_warm) / max(1, n_steps - n_warm)))
 
 
-def _batches(
-    target: LoadedModel,
-    prompts: Sequence[str] | None,
-    text: str | None,
-    n_sequences: int,
-    settings: EagleConfig,
-    advance: Callable[[int], None],
-) -> Iterable[FeatureBatch]:
-    common: dict[str, Any] = {
-        "n_sequences": n_sequences,
-        "length": settings.length,
-        "batch_size": settings.sampling_batch,
-        "advance": advance,
-    }
-    if text is not None:
-        if prompts is not None:
-            raise InputError(
-                "prompts begin sampled sequences; a text needs none. Give one of the two"
-            )
-        return text_batches(target, text, **common)
-    tokenizer = target.tokenizer
+def _prompt_ids(tokenizer: Any, prompts: Sequence[str] | None) -> list[list[int]]:
     if prompts is None:
         first = tokenizer.bos_token_id
         first = tokenizer.eos_token_id if first is None else first
         if first is None:
             raise InputError("the tokenizer has no token that begins a text; give prompts")
-        prompt_ids = [[first]]
-    else:
-        prompt_ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
-        for i, ids in enumerate(prompt_ids):
-            if not ids:
-                raise InputError(f"prompt {i}, {prompts[i]!r}, has no tokens")
-    return sampled_batches(target, prompt_ids, seed=settings.seed, **common)
+        return [[first]]
+    prompt_ids = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+    for prompt, ids in zip(prompts, prompt_ids, strict=True):
+        if not ids:
+            raise InputError(f"the prompt {prompt!r} has no tokens")
+    return prompt_ids
+
+
+def _n_held_out(n_sequences: int, settings: EagleConfig) -> int:
+    return max(1, round(settings.held_out * n_sequences))
 
 
 def _exit_layers(target: LoadedModel, settings: EagleConfig) -> list[int]:
