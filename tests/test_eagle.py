@@ -13,12 +13,13 @@ from resispec_sim.cli import run_command
 from resispec_sim.config import EagleConfig
 from resispec_sim.errors import InputError, ModelError, VocabularyError
 from resispec_sim.runtime.eagle import CONFIG_NAME, EagleHead, load_eagle, new_head, parse_eagle
-from resispec_sim.runtime.eagle_data import sampled_batches, text_batches
+from resispec_sim.runtime.eagle_data import build_corpus, sampled_batches, text_batches
+from resispec_sim.runtime.eagle_steps import Trainer
 from resispec_sim.runtime.early_exit import early_exit
 from resispec_sim.runtime.models import LoadedModel, load_model
 from resispec_sim.runtime.overlap import overlap_by_depth, unroll
 from resispec_sim.runtime.sampling import prompt_uniforms
-from resispec_sim.runtime.train_eagle import build_corpus, fit_head, train_eagle
+from resispec_sim.runtime.train_eagle import fit_head, train_eagle
 
 SETTINGS = EagleConfig(
     tokens=2_400,
@@ -265,15 +266,13 @@ def test_same_seed_same_head_other_seed_another(target: LoadedModel, tmp_path: P
 
 def test_sampled_vocabulary_estimates_the_whole_one(target: LoadedModel, batch, tmp_path) -> None:
     """The mean loss over draws of the vocabulary is near the loss over all of it."""
-    from resispec_sim.runtime.train_eagle import _Trainer
-
     corpus = build_corpus(target, [batch], 4)
     head = new_head(target)
     head.module.float()
     losses = {}
     for size in (200, 258):
         settings = replace(SETTINGS, vocab_sample=size, noise=0.0, length=20)
-        trainer = _Trainer(head, corpus, 4, settings)
+        trainer = Trainer(head, corpus, 4, settings)
         with torch.no_grad():
             losses[size] = np.mean([float(trainer.loss(torch.arange(4))) for _ in range(60)])
     assert losses[200] == pytest.approx(losses[258], rel=0.03)
@@ -421,16 +420,14 @@ def test_text_windows_have_the_features_of_one_pass(target: LoadedModel, tmp_pat
 def test_an_interrupted_training_leaves_a_head(
     target: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resispec_sim.runtime import train_eagle as module
-
-    step = module._Trainer.step
+    step = Trainer.step
 
     def interrupt(self, number):
         if number == 5:
             raise KeyboardInterrupt
         return step(self, number)
 
-    monkeypatch.setattr(module._Trainer, "step", interrupt)
+    monkeypatch.setattr(Trainer, "step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_eagle(target, out=tmp_path / "head", prompts=TEXTS, settings=SETTINGS)
     loaded = load_eagle(tmp_path / "head", target)

@@ -1,6 +1,6 @@
 """Token sequences with the target's features: its own samples, or a text, in batches of equal length."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,9 @@ import numpy as np
 from ..errors import LogitsError
 from .models import LoadedModel, cache_keyword, import_torch
 from .sampling import prompt_uniforms
+
+# In units of the mean square of an input: the start only has to exist, however short the corpus is.
+LINEAR_RIDGE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -153,3 +156,55 @@ def text_batches(
             ).hidden_states
         advance(int(batch.numel()))
         yield FeatureBatch(batch, states[-1], states[-2])
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sequences with the target's features, and where the head's linear map starts.
+
+    Attributes
+    ----------
+    token_ids : tensor of int64, shape (S, L)
+    features : tensor, shape (S, L, d)
+    weight, bias : tensor, shapes (d, 2 d) and (d,)
+        Least-squares map from a token's embedding and the feature before it to the state that enters the
+        target's last layer, which the head's layer is a copy of at first.
+    """
+
+    token_ids: Any
+    features: Any
+    weight: Any
+    bias: Any
+
+
+def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch], n_fit: int) -> Corpus:
+    """Collect batches, and solve for the start of the linear map on the way.
+
+    Only the first `n_fit` sequences go into the solution, so that the others can be held out.
+    """
+    torch, _ = import_torch()
+    embedding = target.model.get_input_embeddings()
+    ids, features = [], []
+    gram: Any = 0.0
+    cross: Any = 0.0
+    with torch.inference_mode():
+        for batch in batches:
+            n_used = max(0, n_fit - sum(len(part) for part in ids))
+            ids.append(batch.token_ids)
+            features.append(batch.features)
+            embedded = embedding(batch.token_ids[:n_used, 1:])
+            x = torch.cat([embedded, batch.features[:n_used, :-1]], dim=-1).flatten(0, 1).double()
+            x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+            y = batch.last_inputs[:n_used, 1:].flatten(0, 1).double()
+            # The layer norms its input: an error counts against the size of the state, which varies
+            # by a factor of hundreds.
+            size = y.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
+            x, y = x / size, y / size
+            gram, cross = gram + x.T @ x, cross + x.T @ y
+        penalty = LINEAR_RIDGE * gram.diagonal()[:-1].mean()
+        ridge = torch.full_like(gram.diagonal(), float(penalty))
+        solution = torch.linalg.solve(gram + torch.diag(ridge), cross).float()
+    # Outside inference mode, since training cannot save what was made inside.
+    return Corpus(
+        torch.cat(ids), torch.cat(features), solution[:-1].T.clone(), solution[-1].clone()
+    )
