@@ -13,7 +13,12 @@ from resispec_sim.cli import run_command
 from resispec_sim.config import EagleConfig
 from resispec_sim.errors import InputError, ModelError, VocabularyError
 from resispec_sim.runtime.eagle import CONFIG_NAME, EagleHead, load_eagle, new_head, parse_eagle
-from resispec_sim.runtime.eagle_data import build_corpus, sampled_batches, text_batches
+from resispec_sim.runtime.eagle_data import (
+    FeatureBatch,
+    build_corpus,
+    sampled_batches,
+    text_batches,
+)
 from resispec_sim.runtime.eagle_steps import Trainer
 from resispec_sim.runtime.early_exit import early_exit
 from resispec_sim.runtime.models import LoadedModel, load_model
@@ -241,6 +246,26 @@ def test_training_lowers_the_loss_and_raises_the_overlap(target: LoadedModel, tr
     np.testing.assert_allclose(overlap, after, atol=0.05)
     assert len(info["overlap"]["exit:2"]["mean"]) == 3
     assert info["training"]["steps_done"] == info["training"]["steps"] == 96
+
+
+def test_held_out_sequences_leave_no_trace_in_the_head(target: LoadedModel, batch) -> None:
+    """Neither the linear start nor a training step sees a sequence that is held out."""
+    other = FeatureBatch(*(x.clone() for x in (batch.token_ids, batch.features, batch.last_inputs)))
+    other.token_ids[3] = 7
+    other.features[3] *= 2
+    other.last_inputs[3] += 1
+    corpora = [build_corpus(target, [b], 3) for b in (batch, other)]
+    assert torch.equal(corpora[0].weight, corpora[1].weight)
+    assert torch.equal(corpora[0].bias, corpora[1].bias)
+    for n_fit, same in ((4, True), (8, False)):
+        weights = [build_corpus(target, [batch, b], n_fit).weight for b in (batch, other)]
+        assert torch.equal(*weights) == same
+    settings = replace(SETTINGS, length=20, batch_size=4)
+    losses = []
+    for corpus in corpora:
+        head = new_head(target)
+        losses.append(Trainer(head, corpus, 3, settings).step(0))
+    assert losses[0] == losses[1]
 
 
 def test_training_leaves_the_target_as_it_was(folder: Path, trained) -> None:

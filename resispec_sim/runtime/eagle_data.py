@@ -184,12 +184,13 @@ def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch], n_fit: in
     """
     torch, _ = import_torch()
     embedding = target.model.get_input_embeddings()
-    ids, features = [], []
+    ids: list[Any] = []
+    features: list[Any] = []
     gram: Any = 0.0
     cross: Any = 0.0
     with torch.inference_mode():
         for batch in batches:
-            n_used = max(0, n_fit - sum(len(part) for part in ids))
+            n_used = max(0, n_fit - sum(int(part.shape[0]) for part in ids))
             ids.append(batch.token_ids)
             features.append(batch.features)
             embedded = embedding(batch.token_ids[:n_used, 1:])
