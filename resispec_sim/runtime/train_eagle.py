@@ -156,6 +156,7 @@ def fit_head(
         head.save(out)
         say(f"interrupted after {training['steps_done']} steps; the head as it stands is in {out}")
         raise
+    head.save(out)
     head.module.to(dtype=next(target.model.parameters()).dtype).eval()
     head.info["overlap"] = _compare(target, head, exits, corpus, n_train, settings)
     head.save(out)
