@@ -172,11 +172,12 @@ class EagleConfig:
     depths : int
         Tokens ahead that are trained: from 2 on the head learns to continue its own features.
     feature_weight, logits_weight : float
-        Weights of the two losses: smooth L1 between features over their standard deviation, and cross-entropy in nats.
+        Weights of the two losses: smooth L1 between features over their standard deviation, and
+        divergence KL(p, q) in nats.
     noise : float
         Half-width of the uniform noise on the features read, in standard deviations.
     vocab_sample : int
-        Tokens over which the cross-entropy of a step is estimated; larger vocabularies are sampled.
+        Tokens over which the divergence of a step is estimated; larger vocabularies are sampled.
     held_out : float
         Share of the sequences that are kept for evaluation.
     save_every : int

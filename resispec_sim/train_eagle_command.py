@@ -63,7 +63,7 @@ def train_eagle_command(
     learning_rate : float
         Highest rate of AdamW.
     vocab_sample : int
-        Tokens over which the cross-entropy of a step is estimated.
+        Tokens over which the divergence of a step is estimated.
     exits : str, optional
         Comma list of layers whose early exits are shown beside the head.
     save_every : int

@@ -13,12 +13,18 @@ from resispec_sim.cli import run_command
 from resispec_sim.config import EagleConfig
 from resispec_sim.errors import InputError, ModelError, VocabularyError
 from resispec_sim.runtime.eagle import CONFIG_NAME, EagleHead, load_eagle, new_head, parse_eagle
-from resispec_sim.runtime.eagle_data import sampled_batches, text_batches
+from resispec_sim.runtime.eagle_data import (
+    FeatureBatch,
+    build_corpus,
+    sampled_batches,
+    text_batches,
+)
+from resispec_sim.runtime.eagle_steps import Trainer
 from resispec_sim.runtime.early_exit import early_exit
 from resispec_sim.runtime.models import LoadedModel, load_model
 from resispec_sim.runtime.overlap import overlap_by_depth, unroll
 from resispec_sim.runtime.sampling import prompt_uniforms
-from resispec_sim.runtime.train_eagle import build_corpus, fit_head, train_eagle
+from resispec_sim.runtime.train_eagle import fit_head, train_eagle
 
 SETTINGS = EagleConfig(
     tokens=2_400,
@@ -242,6 +248,26 @@ def test_training_lowers_the_loss_and_raises_the_overlap(target: LoadedModel, tr
     assert info["training"]["steps_done"] == info["training"]["steps"] == 96
 
 
+def test_held_out_sequences_leave_no_trace_in_the_head(target: LoadedModel, batch) -> None:
+    """Neither the linear start nor a training step sees a sequence that is held out."""
+    other = FeatureBatch(*(x.clone() for x in (batch.token_ids, batch.features, batch.last_inputs)))
+    other.token_ids[3] = 7
+    other.features[3] *= 2
+    other.last_inputs[3] += 1
+    corpora = [build_corpus(target, [b], 3) for b in (batch, other)]
+    assert torch.equal(corpora[0].weight, corpora[1].weight)
+    assert torch.equal(corpora[0].bias, corpora[1].bias)
+    for n_fit, same in ((4, True), (8, False)):
+        weights = [build_corpus(target, [batch, b], n_fit).weight for b in (batch, other)]
+        assert torch.equal(*weights) == same
+    settings = replace(SETTINGS, length=20, batch_size=4)
+    losses = []
+    for corpus in corpora:
+        head = new_head(target)
+        losses.append(Trainer(head, corpus, 3, settings).step(0))
+    assert losses[0] == losses[1]
+
+
 def test_training_leaves_the_target_as_it_was(folder: Path, trained) -> None:
     trained_head = trained[0]
     fresh = load_model(str(folder)).model.state_dict()
@@ -265,15 +291,13 @@ def test_same_seed_same_head_other_seed_another(target: LoadedModel, tmp_path: P
 
 def test_sampled_vocabulary_estimates_the_whole_one(target: LoadedModel, batch, tmp_path) -> None:
     """The mean loss over draws of the vocabulary is near the loss over all of it."""
-    from resispec_sim.runtime.train_eagle import _Trainer
-
-    corpus = build_corpus(target, [batch])
+    corpus = build_corpus(target, [batch], 4)
     head = new_head(target)
     head.module.float()
     losses = {}
     for size in (200, 258):
         settings = replace(SETTINGS, vocab_sample=size, noise=0.0, length=20)
-        trainer = _Trainer(head, corpus, 4, settings)
+        trainer = Trainer(head, corpus, 4, settings)
         with torch.no_grad():
             losses[size] = np.mean([float(trainer.loss(torch.arange(4))) for _ in range(60)])
     assert losses[200] == pytest.approx(losses[258], rel=0.03)
@@ -401,15 +425,19 @@ def test_windowed_targets_are_refused_by_name(tmp_path: Path) -> None:
 def test_text_windows_have_the_features_of_one_pass(target: LoadedModel, tmp_path: Path) -> None:
     text = "A text that is long enough for some windows. " * 4
     ids = target.tokenizer(text)["input_ids"]
-    batches = list(text_batches(target, text, length=24, batch_size=3, n_sequences=5))
+    batches = list(text_batches(target, ids, length=24, batch_size=3, n_sequences=5))
     assert [len(b.token_ids) for b in batches] == [3, 2]
     assert torch.cat([b.token_ids for b in batches]).flatten().tolist() == ids[:120]
     with torch.inference_mode():
         states = target.model(batches[1].token_ids, output_hidden_states=True).hidden_states
     torch.testing.assert_close(batches[1].features, states[-1])
-    with pytest.raises(InputError, match="less than two windows"):
-        next(text_batches(target, text, length=100, batch_size=3, n_sequences=5))
     small = replace(SETTINGS, epochs=1)
+    with pytest.raises(InputError, match="less than two windows"):
+        train_eagle(target, out=tmp_path / "head", text=text, settings=replace(small, length=100))
+    with pytest.raises(InputError, match="give one of them"):
+        train_eagle(target, out=tmp_path / "head", text=text, prompts=TEXTS, settings=small)
+    with pytest.raises(InputError, match="has no tokens"):
+        train_eagle(target, out=tmp_path / "head", prompts=["a", ""], settings=small)
     head = train_eagle(target, out=tmp_path / "head", text=text, settings=small)
     assert head.info["training"]["source"] == "a text"
 
@@ -417,16 +445,14 @@ def test_text_windows_have_the_features_of_one_pass(target: LoadedModel, tmp_pat
 def test_an_interrupted_training_leaves_a_head(
     target: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from resispec_sim.runtime import train_eagle as module
-
-    step = module._Trainer.step
+    step = Trainer.step
 
     def interrupt(self, number):
         if number == 5:
             raise KeyboardInterrupt
         return step(self, number)
 
-    monkeypatch.setattr(module._Trainer, "step", interrupt)
+    monkeypatch.setattr(Trainer, "step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_eagle(target, out=tmp_path / "head", prompts=TEXTS, settings=SETTINGS)
     loaded = load_eagle(tmp_path / "head", target)
@@ -488,7 +514,7 @@ def test_settings_out_of_range_are_refused(target, tmp_path, change, match) -> N
 
 
 def test_divergence_is_an_error_that_keeps_the_last_head(target, batch, tmp_path) -> None:
-    corpus = build_corpus(target, [batch])
+    corpus = build_corpus(target, [batch], 4)
     corpus.features[0, 5] = float("inf")
     settings = replace(SETTINGS, length=20)
     with pytest.raises(ModelError, match="the loss is"):

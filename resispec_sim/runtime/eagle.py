@@ -9,15 +9,14 @@ the layer is followed by a final norm, both started from the target's, so that f
 import json
 import os
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, ModelError, VocabularyError
-from .early_exit import final_head
-from .models import LoadedModel, cache_keyword, forward_parameters, import_torch
+from .models import LoadedModel, cache_keyword, import_torch
 from .models import tokenizer_fingerprint as fingerprint_of
+from .one_layer import model_width, one_layer_body
 
 FORMAT = "resispec-eagle"
 VERSION = 1
@@ -240,7 +239,7 @@ def describe(target: LoadedModel) -> dict[str, Any]:
         "version": VERSION,
         "target": target.source.identity,
         "architecture": type(target.model).__name__,
-        "hidden_size": _width(target),
+        "hidden_size": model_width(target),
         "vocab_size": target.vocab_size,
         "tokenizer_sha256": fingerprint_of(target.tokenizer),
     }
@@ -264,21 +263,11 @@ def new_head(
         If the target's logits are not head(final norm(state)), its embedding has another width than its
         layers, it takes no positions, or it attends within a sliding window.
     """
-    torch, transformers = import_torch()
-    final_head(target)
-    config = _one_layer_config(target)
+    torch, _ = import_torch()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        body = transformers.AutoModel.from_config(config)
-        fc = torch.nn.Linear(2 * _width(target), _width(target))
-    body.set_input_embeddings(torch.nn.Identity())
-    names = forward_parameters(body)
-    if "position_ids" not in names or "inputs_embeds" not in names:
-        raise ModelError(
-            f"{type(target.model).__name__} takes no position_ids and inputs_embeds, which an EAGLE head "
-            "needs; use a second model or an early exit as draft"
-        )
-    body.load_state_dict(_last_layer(target, body), strict=False)
+        body = one_layer_body(target)
+        fc = torch.nn.Linear(2 * model_width(target), model_width(target))
     module = torch.nn.ModuleDict({"fc": fc, "body": body})
     dtype = next(target.model.parameters()).dtype
     return EagleHead(module.to(device=target.device, dtype=dtype).eval(), target, dict(info or {}))
@@ -332,55 +321,6 @@ def load_eagle(path: str | Path, target: LoadedModel) -> EagleHead:
     except Exception as error:
         raise ModelError(f"{folder / WEIGHTS_NAME} does not hold this head: {error}") from error
     return head
-
-
-def _width(target: LoadedModel) -> int:
-    return int(target.model.config.get_text_config().hidden_size)
-
-
-def _one_layer_config(target: LoadedModel) -> Any:
-    name = type(target.model).__name__
-    config = deepcopy(target.model.config.get_text_config())
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None)
-    if kinds != {"full_attention"} or (window and getattr(config, "use_sliding_window", True)):
-        raise ModelError(
-            f"{name} attends within a sliding window, which a tree mask would override; an EAGLE head needs "
-            "full attention"
-        )
-    embedding = target.model.get_input_embeddings().weight
-    if embedding.shape[1] != config.hidden_size:
-        raise ModelError(
-            f"{name}: token embeddings have {embedding.shape[1]} entries and features "
-            f"{config.hidden_size}; an EAGLE head needs equal widths"
-        )
-    config.num_hidden_layers = 1
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[-1:]
-    # The embedding is the target's: the body is built with the least one, which is then taken off.
-    config.vocab_size, config.pad_token_id = 1, None
-    return config
-
-
-def _last_layer(target: LoadedModel, body: Any) -> dict[str, Any]:
-    """The target's weights under the names that its last layer and final norm have in `body`."""
-    torch, _ = import_torch()
-    source = target.model.base_model.state_dict()
-    n_layers = int(target.model.config.get_text_config().num_hidden_layers)
-    lists = [
-        name
-        for name, module in body.named_modules()
-        if isinstance(module, torch.nn.ModuleList) and len(module) == 1
-    ]
-    found = {}
-    for name, tensor in body.state_dict().items():
-        origin = name
-        for layers in lists:
-            if name.startswith(f"{layers}.0."):
-                origin = f"{layers}.{n_layers - 1}.{name.removeprefix(f'{layers}.0.')}"
-        if origin in source and source[origin].shape == tensor.shape:
-            found[name] = source[origin]
-    return found
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -1,14 +1,17 @@
 """Token sequences with the target's features: its own samples, or a text, in batches of equal length."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, LogitsError
+from ..errors import LogitsError
 from .models import LoadedModel, cache_keyword, import_torch
 from .sampling import prompt_uniforms
+
+# In units of the mean square of an input: the start only has to exist, however short the corpus is.
+LINEAR_RIDGE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _draw(logits: Any, uniforms: Any, idxs: range, j: int) -> Any:
 
 def text_batches(
     target: LoadedModel,
-    text: str,
+    token_ids: Sequence[int],
     *,
     length: int,
     batch_size: int,
@@ -127,35 +130,25 @@ def text_batches(
     Parameters
     ----------
     target : LoadedModel
-    text : str
+    token_ids : sequence of int
+        The text.
     length : int
         Tokens per window; what is left at the end is not used.
     batch_size : int
         Windows per forward pass.
     n_sequences : int
-        Windows at most.
+        Windows, which the text must have.
     advance : callable
         Called with the number of tokens after each pass.
 
     Yields
     ------
     FeatureBatch
-
-    Raises
-    ------
-    InputError
-        If the text has fewer than two windows.
     """
     torch, _ = import_torch()
-    ids = target.tokenizer(text)["input_ids"]
-    n_windows = min(len(ids) // length, n_sequences)
-    if n_windows < 2:
-        raise InputError(
-            f"the training text has {len(ids)} tokens, less than two windows of {length}; give a longer "
-            "text or a smaller length"
-        )
-    windows = torch.tensor(ids[: n_windows * length], device=target.device).view(n_windows, length)
-    for first in range(0, n_windows, batch_size):
+    used = torch.tensor(list(token_ids[: n_sequences * length]), device=target.device)
+    windows = used.view(n_sequences, length)
+    for first in range(0, n_sequences, batch_size):
         batch = windows[first : first + batch_size]
         with torch.inference_mode():
             states = target.model.base_model(
@@ -163,3 +156,56 @@ def text_batches(
             ).hidden_states
         advance(int(batch.numel()))
         yield FeatureBatch(batch, states[-1], states[-2])
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sequences with the target's features, and where the head's linear map starts.
+
+    Attributes
+    ----------
+    token_ids : tensor of int64, shape (S, L)
+    features : tensor, shape (S, L, d)
+    weight, bias : tensor, shapes (d, 2 d) and (d,)
+        Least-squares map from a token's embedding and the feature before it to the state that enters the
+        target's last layer, which the head's layer is a copy of at first.
+    """
+
+    token_ids: Any
+    features: Any
+    weight: Any
+    bias: Any
+
+
+def build_corpus(target: LoadedModel, batches: Iterable[FeatureBatch], n_fit: int) -> Corpus:
+    """Collect batches, and solve for the start of the linear map on the way.
+
+    Only the first `n_fit` sequences go into the solution, so that the others can be held out.
+    """
+    torch, _ = import_torch()
+    embedding = target.model.get_input_embeddings()
+    ids: list[Any] = []
+    features: list[Any] = []
+    gram: Any = 0.0
+    cross: Any = 0.0
+    with torch.inference_mode():
+        for batch in batches:
+            n_used = max(0, n_fit - sum(int(part.shape[0]) for part in ids))
+            ids.append(batch.token_ids)
+            features.append(batch.features)
+            embedded = embedding(batch.token_ids[:n_used, 1:])
+            x = torch.cat([embedded, batch.features[:n_used, :-1]], dim=-1).flatten(0, 1).double()
+            x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+            y = batch.last_inputs[:n_used, 1:].flatten(0, 1).double()
+            # The layer norms its input: an error counts against the size of the state, which varies
+            # by a factor of hundreds.
+            size = y.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-6)
+            x, y = x / size, y / size
+            gram, cross = gram + x.T @ x, cross + x.T @ y
+        penalty = LINEAR_RIDGE * gram.diagonal()[:-1].mean()
+        ridge = torch.full_like(gram.diagonal(), float(penalty))
+        solution = torch.linalg.solve(gram + torch.diag(ridge), cross).float()
+    # Outside inference mode, since training cannot save what was made inside.
+    return Corpus(
+        torch.cat(ids), torch.cat(features), solution[:-1].T.clone(), solution[-1].clone()
+    )

@@ -6,6 +6,7 @@ overlap with the target on SmolLM2 (``sum min(p, q)`` .19 to .43 at layer 20).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,13 +136,20 @@ def _final_norm(model: Any) -> Any:
 
 
 def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = RIDGE) -> EarlyExit:
-    """Fit the least-squares map of an exit on a text.
+    """Fit the least-squares map of an exit on a text; see `fit_maps`."""
+    return fit_maps(target, [draft], text, ridge=ridge)[0]
+
+
+def fit_maps(
+    target: LoadedModel, drafts: Sequence[EarlyExit], text: str, *, ridge: float = RIDGE
+) -> list[EarlyExit]:
+    """Fit the least-squares maps of exits on a text, in one pass of the target.
 
     Parameters
     ----------
     target : LoadedModel
-    draft : EarlyExit
-        Exit whose map is replaced.
+    drafts : sequence of EarlyExit
+        Exits whose maps are replaced.
     text : str
         Fitting text; it is cut into windows of 512 tokens, or of the target's context if that is shorter.
     ridge : float
@@ -150,7 +158,7 @@ def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = 
 
     Returns
     -------
-    EarlyExit
+    list of EarlyExit
         With `weight` and `bias` in the model's type; computed in float64.
 
     Raises
@@ -166,25 +174,31 @@ def fit_map(target: LoadedModel, draft: EarlyExit, text: str, *, ridge: float = 
         )
     limit = getattr(target.model.config.get_text_config(), "max_position_embeddings", None)
     width = min(WINDOW, limit or WINDOW)
-    gram: Any = 0.0
-    cross: Any = 0.0
+    grams: list[Any] = [0.0] * len(drafts)
+    crosses: list[Any] = [0.0] * len(drafts)
     with torch.inference_mode():
         for start in range(0, len(ids), width):
             window = torch.tensor([ids[start : start + width]], device=target.device)
-            states = target.model(
+            states = target.model.base_model(
                 input_ids=window, output_hidden_states=True, use_cache=False
             ).hidden_states
             # The state of a window's first token is an outlier of huge norm (an attention sink).
             skip = 1 if window.shape[1] > 1 else 0
-            x = draft.norm(states[draft.layer])[0, skip:].double()
             y = states[-1][0, skip:].double()
-            x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-            gram = gram + x.T @ x
-            cross = cross + x.T @ y
-        penalty = ridge * gram.diagonal()[:-1].mean()
-        diagonal = penalty * torch.ones_like(gram.diagonal())
-        diagonal[-1] = 0.0
-        solution = torch.linalg.solve(gram + torch.diag(diagonal), cross)
+            for i, draft in enumerate(drafts):
+                x = draft.norm(states[draft.layer])[0, skip:].double()
+                x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+                grams[i] = grams[i] + x.T @ x
+                crosses[i] = crosses[i] + x.T @ y
+        return [_solve(*parts, ridge) for parts in zip(drafts, grams, crosses, strict=True)]
+
+
+def _solve(draft: EarlyExit, gram: Any, cross: Any, ridge: float) -> EarlyExit:
+    torch, _ = import_torch()
+    penalty = ridge * gram.diagonal()[:-1].mean()
+    diagonal = penalty * torch.ones_like(gram.diagonal())
+    diagonal[-1] = 0.0
+    solution = torch.linalg.solve(gram + torch.diag(diagonal), cross)
     dtype = draft.head.weight.dtype
     return EarlyExit(
         draft.layer, draft.norm, draft.head, solution[:-1].to(dtype), solution[-1].to(dtype)

@@ -25,8 +25,8 @@ def unroll(head: EagleHead, token_ids: Any, features: Any, depths: int) -> list[
     features : tensor, shape (B, L, d)
         The target's feature of each token.
     depths : int
-        At depth m the target's features end m tokens before the predicted one; the head's own, one depth less each,
-        fill the gap. Depth 1 reads true features only.
+        At depth m the last true feature is m tokens before the predicted one; features predicted at
+        depths 1 to m - 1 fill the gap. Depth 1 reads true ones only.
 
     Returns
     -------
