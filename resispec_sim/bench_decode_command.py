@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from .config import Dtype, Order
 from .errors import InputError
+from .live_config import Dtype, Order
 from .terminal import INTERRUPTED, Json, console
 
 if TYPE_CHECKING:

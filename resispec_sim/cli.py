@@ -17,10 +17,11 @@ from .bench.command import bench_command
 from .bench_decode_command import bench_decode_command
 from .chain_command import chain_command
 from .compare_command import compare_command
-from .config import RECORD, REPLAY, Dtype
+from .config import REPLAY
 from .decode_command import decode_command
 from .errors import ResispecError
 from .gap_command import bounds_command
+from .live_config import RECORD, Dtype
 from .project_command import project_command
 from .rules_command import rules_command
 from .terminal import (

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import DECODE, RECORD, Dtype
+from .live_config import DECODE, RECORD, Dtype
 from .terminal import Json, console
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .checks import as_list
-from .config import PROJECT, REPLAY
+from .config import REPLAY
 from .dumps import Dump, open_dump
 from .errors import InputError
 from .growmaps import GrowMap, parse_growmap
+from .live_config import PROJECT
 from .phases import MeasuredStep, read_phases, step_cost
 from .pooling import pool
 from .provenance import provenance

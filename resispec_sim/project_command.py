@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .config import PROJECT
+from .live_config import PROJECT
 from .terminal import ENGINE_OPTIONS, DumpName, EngineOptions, Json, console
 
 

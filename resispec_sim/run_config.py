@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from .config import DECODE_BENCH, Dtype, Order, RuleDtype
+from .live_config import DECODE_BENCH, Dtype, Order, RuleDtype
 
 AUTOREGRESSIVE = "autoregressive"
 CORPUS_PREFIX = "dataset:"

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import EAGLE, RECORD, Dtype
+from .live_config import EAGLE, RECORD, Dtype
 from .terminal import Json, console, numbers
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 from runtime_models import TEXTS, save_model
 
 from resispec_sim.cli import run_command
-from resispec_sim.config import EagleConfig
 from resispec_sim.errors import InputError, ModelError, VocabularyError
+from resispec_sim.live_config import EagleConfig
 from resispec_sim.runtime.eagle import CONFIG_NAME, EagleHead, load_eagle, new_head, parse_eagle
 from resispec_sim.runtime.eagle_data import (
     FeatureBatch,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from resispec_sim.config import PROMPTS
 from resispec_sim.errors import InputError
+from resispec_sim.live_config import PROMPTS
 from resispec_sim.runtime.prompts import CORPORA, read_prompts
 
 

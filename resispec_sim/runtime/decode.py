@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_whole
-from ..config import DECODE
 from ..errors import InputError, LogitsError, RuleError
 from ..growmaps import GrowMap
+from ..live_config import DECODE
 from ..probs import check_sampling
 from ..rules import Rule, parse_rule
 from ..trees import CompleteTree

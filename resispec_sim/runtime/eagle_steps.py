@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from ..config import EagleConfig
 from ..errors import ModelError
+from ..live_config import EagleConfig
 from .eagle import EagleHead
 from .eagle_data import Corpus
 from .models import import_torch

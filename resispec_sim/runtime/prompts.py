@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..config import PROMPTS
 from ..errors import InputError
+from ..live_config import PROMPTS
 
 PREFIX = "dataset:"
 DATASETS_INSTALL = "pip install datasets"

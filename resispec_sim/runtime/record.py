@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from ..config import RECORD
 from ..dumps import Dump, open_dump
 from ..dumps.schema import (
     MANIFEST_NAME,
@@ -17,6 +16,7 @@ from ..dumps.schema import (
 )
 from ..dumps.writer import DumpWriter
 from ..errors import InputError
+from ..live_config import RECORD
 from ..probs import check_sampling
 from ..progress import position_progress
 from ..provenance import provenance

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import EAGLE, EagleConfig
 from ..errors import InputError
+from ..live_config import EAGLE, EagleConfig
 from ..progress import position_progress
 from ..provenance import provenance
 from .eagle import CONFIG_NAME, EagleHead, new_head
