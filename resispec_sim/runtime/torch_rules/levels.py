@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...rules import exact_shaping, k_seq
-from ...rules.formulas import is_k_seq_exact, namespace, take, total, unspent
+from ...rules.formulas import ascending, is_k_seq_exact, namespace, take, total, unspent
 from .arrays import as_type, search, to_float64
 from .residuals import rounding_of
 
@@ -37,11 +37,11 @@ class OverlapTable(NamedTuple):
 
 def overlap_table(target: Any, draft: Any) -> OverlapTable:
     """Sort the tokens of each pair (B, V) by ``p/q``; those with ``q = 0`` add nothing to ``m``."""
-    xp, drafted = namespace(target), draft > 0
-    ratio = xp.where(drafted, target / xp.where(drafted, draft, 1), xp.inf)
-    order = xp.argsort(ratio, stable=True)
-    p = to_float64(take(xp.where(drafted, target, 0 * target), order))
-    q = to_float64(take(draft, order))
+    xp = namespace(target)
+    # beyond every bracket where q = 0; where p is as small, the token does not matter
+    ratio = target / draft.clip(min=xp.finfo(draft.dtype).tiny)
+    order = ascending(ratio, stable=False)
+    p, q = to_float64(take(target, order)), to_float64(take(draft, order))
     nothing = 0 * p[..., :1]
     below = xp.concatenate([nothing, xp.cumsum(p, -1)], -1)
     from_on = xp.concatenate([xp.flip(xp.cumsum(xp.flip(q, (-1,)), -1), (-1,)), nothing], -1)
@@ -81,7 +81,6 @@ def _least(is_enough: Callable[[Any], Any], counts: Any, target: Any) -> Any:
     xp = namespace(target)
     low, high = 0 * counts + 1, counts.clip(min=1)
     at_start = is_enough(low)
-    # array_api names: torch has no `dtype=float` of Python
     parts = xp.arange(PARTS + 1, dtype=xp.float64, device=target.device)[None] / PARTS
     first = low
     for _ in range(ROUNDS[str(target.dtype).rpartition(".")[2]]):

@@ -96,7 +96,7 @@ class BatchedResiSpec(BatchedSpecInfer):
                 kept = filled(capacity, kept, mass, fill)
         with clock.phase("proxy"):
             # nothing off the token: only rounding lets it be rejected then
-            some = (kept > 0).any(-1)[..., None] & (mass > 0)
+            some = (total(kept) > 0) & (mass > 0)
             after = xp.where(some, kept / xp.where(some, mass, 1), residual)
             draft_after = self._draft_after(residual, draft, kept, token)
         return after, draft_after, *([infeasible] if self.budget == "applied" else [])
