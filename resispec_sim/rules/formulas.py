@@ -109,7 +109,7 @@ def filled_to_level(capacity: Any, draft: Any, mass: Any) -> Any:
     with np.errstate(over="ignore"):  # a subnormal draft probability: never full, last in order
         ratio = full / (slope + ~drafted)
     # tokens that take no part have the ratio 0 and come first: full from the start
-    order = ascending(ratio)
+    order = ascending(ratio, stable=False)
     key, sorted_full, sorted_slope = take(ratio, order), take(full, order), take(slope, order)
     # where the k-th token fills up, those before it are full and those from it on still rise
     full_before = xp.cumsum(sorted_full, -1) - sorted_full
