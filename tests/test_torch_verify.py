@@ -44,7 +44,8 @@ def p_value(tokens, law):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", RULES)
 def test_emitted_tokens_follow_the_law(rule, dtype):
-    rng, count, n = np.random.default_rng(7), 40_000, 3
+    rng, n = np.random.default_rng(7), 3
+    count = 8000 if rule in ("k-seq", "exact-shaping") else 40_000  # these solve for every row
     siblings = draw_siblings(rng, parse_rule(rule).siblings, count, n)
     p, q = (torch.tensor(side, dtype=dtype).repeat(count, 1) for side in (P, Q))
     sibling, token = verify(
@@ -58,7 +59,7 @@ def test_emitted_tokens_follow_the_law(rule, dtype):
     taken = sibling.numpy() >= 0
     assert (siblings[taken, sibling.numpy()[taken]] == token.numpy()[taken]).all()
     if law.tv > 0.01:
-        assert p_value(token.numpy(), P) < LEVEL / 100 or not P[token.numpy()].all()
+        assert not P[token.numpy()].all() or p_value(token.numpy(), P) < LEVEL / 100
     else:
         assert p_value(token.numpy(), P) > LEVEL
 

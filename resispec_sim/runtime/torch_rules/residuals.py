@@ -50,7 +50,7 @@ class BatchedRejection(BatchedSpecInfer):
     """The first sibling alone is tested."""
 
     def start(self) -> State:
-        return *super().start(), 1 + 0 * self.counts
+        return *super().start(), 1 + 0 * total(self.target)
 
     def accept(self, state: State, token: Any) -> Any:
         return super().accept(state, token) * state[2]
@@ -99,7 +99,9 @@ class BatchedResiSpec(BatchedSpecInfer):
             some = (total(kept) > 0) & (mass > 0)
             after = xp.where(some, kept / xp.where(some, mass, 1), residual)
             draft_after = self._draft_after(residual, draft, kept, token)
-        return after, draft_after, *([infeasible] if self.budget == "applied" else [])
+        if self.budget != "applied":
+            return after, draft_after
+        return after, draft_after, state[2] | infeasible
 
     def _mass(self, residual: Any, draft: Any, token: Any) -> tuple[Any, Any]:
         """The budget ``Z`` (B, 1), and where it exceeds the mass off the token."""
