@@ -20,7 +20,7 @@ def search(rising: Any, values: Any) -> Any:
     """How many entries of each rising row (B, V) are below each of `values` (B, M)."""
     if isinstance(rising, np.ndarray):
         return np.stack([np.searchsorted(*pair) for pair in zip(rising, values, strict=True)])
-    return namespace(rising).searchsorted(rising, values.to(rising.dtype).contiguous())
+    return namespace(rising).searchsorted(rising, values.contiguous())
 
 
 def as_type(values: Any, dtype: Any) -> Any:

@@ -6,22 +6,23 @@ fixed number of rounds: nothing on the host waits for a value.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ...rules import exact_shaping, k_seq
-from ...rules.formulas import is_k_seq_exact, namespace, take, total, unspent
+from ...rules.formulas import ascending, is_k_seq_exact, namespace, take, total, unspent
 from .arrays import as_type, search, to_float64
-from .residuals import rounding_of
 
-PARTS = 512
-ROUNDS = {"float32": 4, "float64": 6}
-"""Rounds of 9 bits each; beyond the digits of the type a round would change nothing."""
+PARTS = 128
+ROUNDS = 8
+"""Rounds of 7 bits each: all digits."""
 
 
-class OverlapTable(NamedTuple):
+@dataclass(frozen=True)
+class OverlapTable:
     """``m(c)`` of B pairs as a look-up: p below each ratio, q from it on.
 
-    ``ratio`` (B, V) rises; ``below`` and ``from_on`` (B, V + 1) are sums in float64.
+    ``ratio`` (B, V) rises; ``below`` and ``from_on`` (B, V + 1) are sums. All are in float64.
     """
 
     ratio: Any
@@ -36,22 +37,27 @@ class OverlapTable(NamedTuple):
 
 
 def overlap_table(target: Any, draft: Any) -> OverlapTable:
-    """Sort the tokens of each pair (B, V) by ``p/q``; those with ``q = 0`` add nothing to ``m``."""
-    xp, drafted = namespace(target), draft > 0
-    ratio = xp.where(drafted, target / xp.where(drafted, draft, 1), xp.inf)
-    order = xp.argsort(ratio, stable=True)
-    p = to_float64(take(xp.where(drafted, target, 0 * target), order))
-    q = to_float64(take(draft, order))
+    """Sort the tokens of each pair (B, V) by ``p/q``.
+
+    In float64 and divided by their sums whatever the type: a level can hang on whether ``m`` reaches 1.
+    """
+    xp = namespace(target)
+    p, q = to_float64(target), to_float64(draft)
+    p, q = p / total(p), q / total(q)
+    # beyond every bracket where q = 0; where p is as small, the token does not matter
+    ratio = p / q.clip(min=xp.finfo(xp.float64).tiny)
+    order = ascending(ratio, stable=False)
+    ratio, p, q = take(ratio, order), take(p, order), take(q, order)
     nothing = 0 * p[..., :1]
     below = xp.concatenate([nothing, xp.cumsum(p, -1)], -1)
     from_on = xp.concatenate([xp.flip(xp.cumsum(xp.flip(q, (-1,)), -1), (-1,)), nothing], -1)
-    return OverlapTable(take(ratio, order), below, from_on)
+    return OverlapTable(ratio, below, from_on)
 
 
 def solve_levels(target: Any, draft: Any, counts: Any, n_most: int) -> Any:
     """The least ``S`` with ``C_n = S`` for each pair, (B, 1); see `exact_shaping.solve_level`."""
     xp, overlap = namespace(target), overlap_table(target, draft)
-    least = -rounding_of(target, exact_shaping.ROUNDING) * counts
+    least = -exact_shaping.ROUNDING * counts
 
     def is_enough(level: Any) -> Any:
         left = level - 1
@@ -65,10 +71,9 @@ def solve_levels(target: Any, draft: Any, counts: Any, n_most: int) -> Any:
 def solve_factors(target: Any, draft: Any, counts: Any) -> Any:
     """The root ``c`` of K-SEQ for each pair, (B, 1); see `k_seq.solve_factor`."""
     overlap = overlap_table(target, draft)
-    slack = rounding_of(target, k_seq.ROUNDING)
 
     def is_enough(factor: Any) -> Any:
-        return is_k_seq_exact(overlap(factor), factor, counts, slack)
+        return is_k_seq_exact(overlap(factor), factor, counts, k_seq.ROUNDING)
 
     return _least(is_enough, counts, target)
 
@@ -81,10 +86,9 @@ def _least(is_enough: Callable[[Any], Any], counts: Any, target: Any) -> Any:
     xp = namespace(target)
     low, high = 0 * counts + 1, counts.clip(min=1)
     at_start = is_enough(low)
-    # array_api names: torch has no `dtype=float` of Python
     parts = xp.arange(PARTS + 1, dtype=xp.float64, device=target.device)[None] / PARTS
     first = low
-    for _ in range(ROUNDS[str(target.dtype).rpartition(".")[2]]):
+    for _ in range(ROUNDS):
         grid = low + (high - low) * parts
         k = total(~is_enough(grid[:, 1:])).clip(max=PARTS - 1)
         low, high = take(grid, k), take(grid, k + 1)

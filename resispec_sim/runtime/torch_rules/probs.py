@@ -5,7 +5,7 @@ from typing import Any
 from ...checks import check_number
 from ...errors import InputError, LogitsError
 from ...probs import check_sampling
-from ...rules.formulas import namespace, take, total
+from ...rules.formulas import ascending, namespace, take, total
 from .arrays import as_type, put
 
 NAMES = ("float32", "float64")
@@ -55,14 +55,15 @@ def to_probs(
         raise InputError(f"logits must be (B, V) with V from 1 on, got {tuple(logits.shape)}")
     xp = namespace(logits)
     scores = as_type(logits, getattr(xp, dtype))
-    peak = take(scores, xp.argmax(scores, -1)[:, None])
+    peak = xp.amax(scores, axis=-1, keepdims=True)
     if temperature == 0:
         hot = put(0 * xp.ones_like(scores), xp.argmax(scores, -1)[:, None], 1.0)
         return xp.where(xp.isfinite(peak), hot, xp.nan)
     if top_k and top_k < scores.shape[1]:
         # taken before the division, free of its rounding
         scores = xp.where(scores < _kth(scores, int(top_k)), -xp.inf, scores)
-    weights = xp.exp((scores - peak) / temperature)
+    scores = scores - peak
+    weights = xp.exp(scores / temperature if temperature != 1 else scores)
     probs = weights / total(weights)
     return _nucleus(probs, top_p) if top_p is not None and top_p < 1 else probs
 
@@ -77,13 +78,11 @@ def _kth(scores: Any, k: int) -> Any:
 
 def _nucleus(probs: Any, top_p: float) -> Any:
     xp = namespace(probs)
-    order = xp.flip(xp.argsort(probs, stable=True), (-1,))
+    order = xp.flip(ascending(probs), (-1,))
     ranked = take(probs, order)
-    before = xp.cumsum(ranked, -1)[:, :-1]
-    left_out = xp.concatenate([before[:, :0], before >= top_p], -1)
-    first = ranked[:, :1]
-    kept = xp.concatenate([first, xp.where(left_out, 0.0, ranked[:, 1:])], -1)
-    kept = put(0 * probs, order, kept)
+    full = xp.cumsum(ranked, -1)[:, :-1] >= top_p
+    kept = xp.concatenate([ranked[:, :1], xp.where(full, 0.0, ranked[:, 1:])], -1)
+    kept = put(probs, order, kept)
     return kept / total(kept)
 
 

@@ -50,7 +50,7 @@ class BatchedRejection(BatchedSpecInfer):
     """The first sibling alone is tested."""
 
     def start(self) -> State:
-        return *super().start(), 1 + 0 * self.counts
+        return *super().start(), 1 + 0 * total(self.target)
 
     def accept(self, state: State, token: Any) -> Any:
         return super().accept(state, token) * state[2]
@@ -96,10 +96,12 @@ class BatchedResiSpec(BatchedSpecInfer):
                 kept = filled(capacity, kept, mass, fill)
         with clock.phase("proxy"):
             # nothing off the token: only rounding lets it be rejected then
-            some = (kept > 0).any(-1)[..., None] & (mass > 0)
+            some = (total(kept) > 0) & (mass > 0)
             after = xp.where(some, kept / xp.where(some, mass, 1), residual)
             draft_after = self._draft_after(residual, draft, kept, token)
-        return after, draft_after, *([infeasible] if self.budget == "applied" else [])
+        if self.budget != "applied":
+            return after, draft_after
+        return after, draft_after, state[2] | infeasible
 
     def _mass(self, residual: Any, draft: Any, token: Any) -> tuple[Any, Any]:
         """The budget ``Z`` (B, 1), and where it exceeds the mass off the token."""

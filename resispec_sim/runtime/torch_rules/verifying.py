@@ -4,7 +4,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...rules import Rule
-from ...rules.formulas import namespace
+from ...rules.formulas import namespace, take
 from .arrays import to_float64
 from .clock import Clock
 from .deciding import decide
@@ -92,11 +92,10 @@ def draw_tokens(probs: Any, uniforms: Any) -> Any:
     array([1, 2])
     """
     xp = namespace(probs)
-    ids = xp.arange(probs.shape[1], device=probs.device)
     sums = xp.cumsum(to_float64(probs), -1)
     some = probs > 0
     above = some & (sums > uniforms * sums[:, -1:])
-    last = xp.argmax(some * (1 + ids), -1)
-    # descending, so that the first token above wins; 0 everywhere: rounding took the last one's place
-    rank = above * (len(ids) - ids)
-    return xp.where(above.any(-1), xp.argmax(rank, -1), last)
+    first = xp.argmax(above.view(xp.uint8), -1)
+    last = probs.shape[1] - 1 - xp.argmax(xp.flip(some, (-1,)).view(xp.uint8), -1)
+    # none is above where rounding took the place of the last one
+    return xp.where(take(above, first[:, None])[:, 0], first, last)
