@@ -221,6 +221,22 @@ def test_exit_outside_the_model_is_refused(target: LoadedModel, draft_name: str)
         early_exit(target, layer)
 
 
+def test_a_model_may_be_spread_over_devices(folders: dict[str, Path]) -> None:
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.inference_mode():
+        rows = [
+            load_model(str(folders["target"]), device=device).model(ids).logits
+            for device in ("cpu", "auto")
+        ]
+    assert torch.equal(*rows)
+
+
+@pytest.mark.parametrize("device", ["nonesuch", "cuda:7", "autos"])
+def test_devices_that_are_not_there(folders: dict[str, Path], device: str) -> None:
+    with pytest.raises(ModelError, match=device):
+        load_model(str(folders["target"]), device=device)
+
+
 def test_loading_from_disk_shows_no_bar(folders: dict[str, Path], capfd) -> None:
     bars = pytest.importorskip("transformers").utils.logging
     before = bars.is_progress_bar_enabled()

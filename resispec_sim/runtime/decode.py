@@ -320,7 +320,8 @@ class Decoder:
                 kids = tree.children[node]
                 numbers = self._numbers(rng.random((1, len(kids) + 1)))
                 with clock.phase("verification"):
-                    logits = self._model.logits(states[node : node + 1])
+                    # a model on several GPUs has its head on the last of them
+                    logits = self._model.logits(states[node : node + 1]).to(self._device)
                     p = to_probs(logits, **self.sampling)
                 if kids:
                     siblings = torch.tensor([[tree.tokens[kid] for kid in kids]], device=p.device)

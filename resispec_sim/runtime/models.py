@@ -187,7 +187,7 @@ def load_model(name: str, *, device: str = "cpu", torch_dtype: str = "float32") 
     name : str
         See `resolve_model`.
     device : str
-        ``cpu``, ``cuda``, ``cuda:1``.
+        ``cpu``, ``cuda``, ``cuda:1``; ``auto`` spreads a model over all GPUs, where one is not enough.
     torch_dtype : str
         ``float32``, ``float16`` or ``bfloat16``: the precision of the forward pass.
 
@@ -208,13 +208,18 @@ def load_model(name: str, *, device: str = "cpu", torch_dtype: str = "float32") 
         raise ModelError(f"device {device!r} was asked for, but torch finds no CUDA device")
     source = resolve_model(name)
     options: dict[str, Any] = {"trust_remote_code": False}
+    if device == "auto":
+        options["device_map"] = "auto"
+    else:
+        _check_device(torch, device)
     if source.gguf_file is not None:
         options["gguf_file"] = source.gguf_file
     # transformers 5 renamed the keyword; asking for the type at load time saves a second copy.
     dtype_keyword = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     try:
         with _quiet_loading(transformers, source):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **options)
+            files = {key: value for key, value in options.items() if key != "device_map"}
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **files)
             if source.gguf_file is None:
                 options["use_safetensors"] = True
             model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -222,9 +227,20 @@ def load_model(name: str, *, device: str = "cpu", torch_dtype: str = "float32") 
             )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise ModelError(f"cannot load the model {name!r}: {error}") from error
-    model = model.to(device=device, dtype=getattr(torch, torch_dtype)).eval()
+    if device != "auto":
+        model = model.to(device=device, dtype=getattr(torch, torch_dtype))
+    model.eval()
     cache_keyword(model)
     return LoadedModel(model, tokenizer, source, _fingerprint(source, model))
+
+
+def _check_device(torch: ModuleType, device: str) -> None:
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(
+            f"device {device!r} is not one that torch knows; use cpu, cuda, cuda:1 or auto"
+        ) from error
 
 
 @contextmanager
