@@ -103,7 +103,8 @@ def console() -> "Console":
     from rich.console import Console
 
     # Into a pipe rich assumes 80 columns, which folds the tables; a user's COLUMNS still rules.
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    # sys.stdout is None where the caller closed it
+    wide = (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ
     found = Console(width=None if wide else 110)
     return found if found.width >= NARROWEST else Console(width=NARROWEST)
 

@@ -206,6 +206,44 @@ def test_certified_bounds_hold_the_exact_figures(rule, pair, n_siblings, budget)
     )
 
 
+def test_ratios_near_the_end_of_the_float_range():
+    """Water levels of single paths are finite there, their sums over paths are not."""
+    p = np.array([0.74, 0.25] + [0.0025] * 4)
+    q = np.array([0, 1.45e-309] + [0.25] * 4)
+    for n_siblings, first in ((1, 0.96), (2, 0.87)):
+        for method in ("auto", "exact", "certified", "sampled"):
+            law = exact_law("resispec", p, q, n_siblings, fill="water", method=method)
+            assert abs(law.output_probs.sum() - 1) < 1e-9
+            off = np.abs(law.output_probs[:2].sum() - first)
+            assert off < (0.05 if law.method == "sampled" else 1e-12)
+
+
+@pytest.mark.parametrize("rejected", [2, 3])
+def test_tokens_with_ratios_past_the_float_range_fill_up_in_their_order(rejected):
+    p, q = np.array([0.8, 0.1, 0.05, 0.05]), np.array([1e-312, 1e-311, 0.6, 0.4])
+    rule = ResiSpec("water")
+    exact = rule.residual_after(tuple(map(Fraction, p)), tuple(map(Fraction, q)), rejected)
+    assert np.allclose(rule.residual_after(p, q, rejected), to_float(exact), atol=1e-12)
+    for name in ("resispec-wor:fill=water", "resispec-eagle:fill=water"):
+        law = exact_law(name, p, q, 2)
+        assert abs(law.output_probs.sum() - 1) < 1e-12
+
+
+def test_the_estimate_of_a_bounded_law_lies_in_its_bounds():
+    """Three siblings, fill capacity: what is estimated is the share of the mass that is not certain."""
+    rng = np.random.default_rng(5)
+    n_bounded = 0
+    for _ in range(25):
+        p, q = (rng.dirichlet(np.full(60, 0.2)) for _ in range(2))
+        for budget in (1, 1_000, 10_000):
+            law = exact_law("resispec", p, q, 3, method="certified", max_paths=budget)
+            n_bounded += law.method == "certified"
+            for name in ("tv", "kl"):
+                low, high = getattr(law, f"{name}_interval")
+                assert low - 1e-12 <= getattr(law, name) <= high + 1e-12
+    assert n_bounded > 20
+
+
 def test_a_small_budget_leaves_an_interval_and_a_large_one_none():
     rng = np.random.default_rng(2)
     p, q = rng.dirichlet(np.full(200, 0.3)), rng.dirichlet(np.full(200, 0.3))

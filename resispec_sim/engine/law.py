@@ -13,7 +13,7 @@ from resispec_sim.config import ENGINE, GPU
 from resispec_sim.engine import distances
 from resispec_sim.engine.choose import outcome_of
 from resispec_sim.engine.gpu.devices import require_gpu, to_device, to_host
-from resispec_sim.engine.result import Outcome
+from resispec_sim.engine.result import Outcome, check_total
 from resispec_sim.errors import InputError, RuleError, VocabularyError
 from resispec_sim.probs import check_probs
 from resispec_sim.rules import PositionRule, Rule, parse_rule
@@ -311,6 +311,8 @@ def law_of_row(
 
 def _make_law(outcome: Outcome, p: FloatArray, by_token: bool) -> Law:
     law = outcome.output_probs
+    if not np.isfinite(law).all():
+        check_total(float(law.sum()), f"a law computed by method {outcome.method}")
     tv, kl = distances.tv_and_kl(law, p)
     accepted_interval = outcome.accepted_interval
     if outcome.certain is not None:

@@ -18,15 +18,20 @@ INFINITE = 0x7FF0000000000000  # bits of the float inf
 FEW = 12  # as many are sorted by insertion
 MOST_BUCKETS = 1024  # of one group of a bucket
 FLOAT_BIAS, FRACTION_BITS = 1023, 52
+LARGEST_RATIO = 1e290
 
 
 @njit
 def ratio_keys(p, q, keys):
-    """Write the bits of ``p / q``, infinite where q = 0; return ``(n_drafted, n_overflow)``."""
+    """Write the bits of ``p / q``, infinite where q = 0; return ``(n_drafted, n_overflow)``.
+
+    A ratio is infinite from 1e290 on: sums of water levels over all paths must stay finite.
+    """
     rho = keys.view(np.float64)
     for i in range(p.size):
         # adding 0 turns -0.0 into 0.0, whose bits are in order
-        rho[i] = (p[i] / q[i] if q[i] > 0.0 else np.inf) + 0.0
+        ratio = (p[i] / q[i] if q[i] > 0.0 else np.inf) + 0.0
+        rho[i] = ratio if ratio < LARGEST_RATIO else np.inf
     n_finite = 0
     n_positive = 0
     for i in range(p.size):

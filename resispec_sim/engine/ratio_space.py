@@ -49,8 +49,8 @@ def to_ratio_space(
 ) -> RatioSpace:
     """Sort one position by ``p / q``, equal ratios by token id, and sum it up.
 
-    Two probabilities whose quotient passes the float range make a token that counts as never drafted:
-    q is below 1e-308 p there.
+    Two probabilities whose quotient passes 1e290, near the end of the float range, make a token that
+    counts as never drafted.
     """
     p = np.ascontiguousarray(target_probs)
     q = np.ascontiguousarray(draft_probs)

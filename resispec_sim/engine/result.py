@@ -127,14 +127,13 @@ def estimated_law(
 ) -> tuple[NDArray[np.float64], str]:
     """A law of mass accepted by token and a residual that is known up to a factor, and a note.
 
-    The estimate never falls below what is certain (V,).
+    What is certain (V,) stands; the estimate shares out the rest.
     """
     total = float(residual.sum())
     left = max(1.0 - float(accepted.sum()), 0.0)
-    law = np.maximum(accepted + (left / total * residual if total > 0 else 0.0), certain)
-    missing = max(1.0 - float(certain.sum()), 0.0)
-    note = f"{missing:.2e} of the mass is bounded; the law's estimate is made on a grid of weights"
-    return law / law.sum(), note
+    estimate = accepted + (left / total * residual if total > 0 else 0.0)
+    law, note = bounded_law(certain, estimate)
+    return law, f"{note}; its share is estimated on a grid of weights"
 
 
 def check_mass(probs: NDArray[np.float64], what: str) -> NDArray[np.float64]:

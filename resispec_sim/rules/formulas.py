@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+LARGE_RATIO = 1e290  # sums of so many times 1e10 stay finite
+RATIO_SCALE = 1e-300
+LARGE_KEY = 1e295  # times the root of a scaled ratio: in order, above all others, finite
+
 
 def namespace(array: Any) -> Any:
     """The library that an array belongs to: numpy, torch or cupy.
@@ -106,15 +110,24 @@ def filled_to_level(capacity: Any, draft: Any, mass: Any) -> Any:
     held = total(full)
     outside = capacity * (draft <= 0)
     all_full = full + in_proportion(outside, (mass - held).clip(min=0))
-    with np.errstate(over="ignore"):  # a subnormal draft probability: never full, last in order
+    with np.errstate(over="ignore"):  # a subnormal draft probability
         ratio = full / (slope + ~drafted)
+    beyond, scaled = None, ratio
+    if str(ratio.dtype).endswith("float64"):
+        # Ratios past the float range are compared, and multiplied, on a scale of their own.
+        beyond = ratio > LARGE_RATIO
+        scaled = xp.where(beyond, (full * RATIO_SCALE) / (slope + ~drafted), ratio)
+        ratio = xp.where(beyond, LARGE_KEY * scaled**0.5, ratio)
     # tokens that take no part have the ratio 0 and come first: full from the start
     order = ascending(ratio, stable=False)
     key, sorted_full, sorted_slope = take(ratio, order), take(full, order), take(slope, order)
     # where the k-th token fills up, those before it are full and those from it on still rise
     full_before = xp.cumsum(sorted_full, -1) - sorted_full
     slope_from = xp.flip(xp.cumsum(xp.flip(sorted_slope, (-1,)), -1), (-1,))
-    reached = full_before + key * slope_from
+    rise = take(scaled, order) * slope_from
+    if beyond is not None:
+        rise = rise * xp.where(take(beyond, order), 1.0 / RATIO_SCALE, 1.0)
+    reached = full_before + rise
     k = total(reached < mass).clip(max=key.shape[-1] - 1)
     # not level * q with level = rest / slope: that overflows where all the rest is subnormal
     rising = take(slope_from, k)

@@ -30,6 +30,7 @@ from resispec_sim.engine.gpu.layout import (
     P,
     Q,
 )
+from resispec_sim.engine.ratio_order import LARGEST_RATIO
 
 Array = Any
 
@@ -64,6 +65,7 @@ def prepare(target_probs: Array, draft_probs: Array) -> BatchSpace:
     drawn = q > 0.0
     with np.errstate(over="ignore"):
         rho = xp.where(drawn, p / xp.where(drawn, q, one), inf)
+        rho = xp.where(rho < LARGEST_RATIO, rho, inf)
     overflow = xp.isinf(rho) & drawn
     q = xp.where(xp.isinf(rho), zero, q)
     order = xp.argsort(rho, axis=1, stable=True)
