@@ -84,10 +84,10 @@ def draw_siblings(rng, rule, draft, n_siblings):
     """Siblings as the rule draws them, in places of which some hold none."""
     if rule.siblings == "iid":
         drawn = rng.choice(draft.size, n_siblings, p=draft)
-        if rng.random() < 0.3:
-            drawn[:] = drawn[0]
     else:
         drawn = rng.permutation(np.flatnonzero(draft))
+    if rng.random() < 0.3:  # the same once more, however they are drawn
+        drawn[1:] = drawn[0]
     kept = min(len(drawn), n_siblings if rng.random() < 0.5 else rng.integers(n_siblings + 1))
     siblings = np.full(n_siblings, -1)
     siblings[np.sort(rng.permutation(n_siblings)[:kept])] = drawn[:kept]
