@@ -149,7 +149,8 @@ def test_version(capsys):
 
 
 COMMANDS = [
-    "audit", "bounds", "chain", "compare", "inspect", "record", "replay", "rules", "tree",
+    "audit", "bench", "bench-decode", "bounds", "chain", "compare", "decode", "inspect", "project",
+    "record", "replay", "replay-trees", "rules", "train-eagle", "tree",
 ]  # fmt: skip
 
 

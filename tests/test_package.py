@@ -132,6 +132,7 @@ def test_commands_of_the_readme_are_understood():
     assert {command[1] for command in commands} == {
         *("replay", "inspect", "record"),
         *("bounds", "compare", "chain", "tree", "audit", "rules", "bench"),
+        *("decode", "replay-trees", "train-eagle", "bench-decode", "project"),
     }
     for command in commands:
         app.parse_args(command[1:], exit_on_error=False, print_error=False)
