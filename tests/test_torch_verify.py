@@ -129,13 +129,14 @@ LOGITS = [
     np.random.default_rng(2).integers(-3, 3, (20, 12)) * 1.0,
     np.where(np.random.default_rng(3).random((20, 9)) < 0.4, -np.inf, 1.5 * np.arange(9) % 4),
     np.zeros((1, 10)),
+    np.zeros((1, 4)),  # halves reached exactly
     np.array([[1e4, -1e4, 9999.0], [-700.0, -1400.0, -701.0]]),
     np.zeros((2, 1)),
 ]
 LOGITS[2][:, 4] = 0.5
 
 
-@pytest.mark.parametrize("top_p", [None, 1.0, 0.9, 0.3, 1e-9])
+@pytest.mark.parametrize("top_p", [None, 1.0, 0.9, 0.5, 0.3, 1e-9])
 @pytest.mark.parametrize("top_k", [None, 0, 1, 3, 100])
 @pytest.mark.parametrize("temperature", [0, 0.6, 1, 1.0, 2.5])
 def test_probabilities_are_those_of_one_position(temperature, top_k, top_p):
