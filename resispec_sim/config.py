@@ -128,6 +128,8 @@ class RecordConfig:
 
     Attributes
     ----------
+    target, draft : str
+        The pair that travels with the package.
     new_tokens : int
         Tokens sampled per prompt.
     temperature : float
@@ -141,6 +143,8 @@ class RecordConfig:
         Prompts that are sampled together.
     """
 
+    target: str = "tiny-target"
+    draft: str = "tiny-draft"
     new_tokens: int = 64
     temperature: float = 1.0
     seed: int = 0

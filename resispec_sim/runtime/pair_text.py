@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
 from .models import import_torch
 
@@ -119,3 +121,22 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
         pad_token=END_OF_TEXT,
         clean_up_tokenization_spaces=False,
     )
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
+    """Token ids of documents in a row, each followed by the end of text.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerFast
+        Made by `train_tokenizer`.
+    texts : sequence of str
+
+    Returns
+    -------
+    (n,) int64 array
+    """
+    end = tokenizer.eos_token_id
+    # The warning about long texts is for those who feed them whole.
+    rows = tokenizer(list(texts), verbose=False)["input_ids"]
+    return np.array([i for row in rows for i in [*row, end]], dtype=np.int64)

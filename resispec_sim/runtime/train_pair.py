@@ -1,11 +1,12 @@
-"""Trains the small target and draft that travel with the package: ``python -m resispec_sim.runtime.train_pair``.
+"""Trains the small target and draft that travel with the package.
 
-The draft learns the target's distribution rather than the text, which is what acceptance depends on.
+``python -m resispec_sim.runtime.train_pair TEXT.txt ... --out FOLDER``; ``resispec_sim/models/README.md``
+says where the texts of the shipped pair come from. The draft learns the target's distribution rather
+than the text, since that is what acceptance depends on.
 """
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,47 +18,45 @@ import numpy as np
 
 from ..config import PAIR, PairConfig, PairShape
 from ..errors import InputError
-from .models import import_torch
-from .pair_text import END_OF_TEXT, documents, split_held_out, train_tokenizer
+from .models import import_torch, quiet_files
+from .pair_figures import HeldOutFigures, measure_pair
+from .pair_text import END_OF_TEXT, documents, split_held_out, token_ids, train_tokenizer
+from .shipped import NAMES
 
 FIGURES_NAME = "figures.json"
-TARGET_FOLDER, DRAFT_FOLDER = "tiny-target", "tiny-draft"
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class PairFigures:
-    """What was measured on the held-out text, with the weights as they are stored.
+class TrainedPair:
+    """What a training gave.
 
     Attributes
     ----------
-    target_perplexity, draft_perplexity : float
-        Exponential of the mean cross-entropy per token.
-    overlap : float
-        Mean over positions of ``sum min(p, q)`` at temperature 1, between 0 and 1.
-    n_held_out_tokens, n_training_tokens : int
+    held_out : HeldOutFigures
+        Measured with the weights as they are stored.
     n_target_parameters, n_draft_parameters : int
         Shared weights counted once.
+    n_training_tokens, n_held_out_tokens : int
     seconds : float
         Wall time of the training.
     """
 
-    target_perplexity: float
-    draft_perplexity: float
-    overlap: float
-    n_held_out_tokens: int
-    n_training_tokens: int
+    held_out: HeldOutFigures
     n_target_parameters: int
     n_draft_parameters: int
+    n_training_tokens: int
+    n_held_out_tokens: int
     seconds: float
 
 
 def train_pair(
     texts: Sequence[str], out: str | Path, config: PairConfig = PAIR, say: Say = lambda _line: None
-) -> PairFigures:
+) -> TrainedPair:
     """Train a tokenizer, a target and a draft distilled from it, and save them.
 
-    The result depends on the texts, the configuration, the release of torch and its thread count only.
+    The result depends on the texts and the configuration, and in its last bits on the processor, the
+    release of torch and its number of threads; with the same ones it is the same to the byte.
 
     Parameters
     ----------
@@ -72,7 +71,7 @@ def train_pair(
 
     Returns
     -------
-    PairFigures
+    TrainedPair
 
     Raises
     ------
@@ -83,13 +82,15 @@ def train_pair(
     start = time.perf_counter()
     training, held_out = split_held_out([documents(text) for text in texts], config.held_out_share)
     tokenizer = train_tokenizer(training, config.vocab_size)
-    ids, held_out_ids = (_token_ids(tokenizer, part) for part in (training, held_out))
+    ids, held_out_ids = (token_ids(tokenizer, part) for part in (training, held_out))
     if min(len(ids), len(held_out_ids)) <= config.context:
         raise InputError(
             f"the texts give {len(ids)} training and {len(held_out_ids)} held-out tokens; each needs "
             f"more than {config.context}, so give more text or a shorter context"
         )
-    say(f"{len(ids)} training tokens, {len(held_out_ids)} held out, {len(tokenizer)} in the vocabulary")
+    say(
+        f"{len(ids)} training tokens, {len(held_out_ids)} held out, {len(tokenizer)} in the vocabulary"
+    )
 
     rng = np.random.default_rng(config.seed)
     with torch.random.fork_rng(devices=[]):
@@ -104,29 +105,22 @@ def train_pair(
         _fit(draft, target, _batches(ids, config.draft, config, rng), config.draft, say)
         _round_to_half(draft)
 
-    seconds = time.perf_counter() - start
-    figures = PairFigures(
-        *_measure(target, draft, held_out_ids, config.context),
-        n_held_out_tokens=len(held_out_ids),
-        n_training_tokens=len(ids),
+    result = TrainedPair(
+        measure_pair(target, draft, held_out_ids, config.context),
         n_target_parameters=target.num_parameters(),
         n_draft_parameters=draft.num_parameters(),
-        seconds=round(seconds, 1),
+        n_training_tokens=len(ids),
+        n_held_out_tokens=len(held_out_ids),
+        seconds=round(time.perf_counter() - start, 1),
     )
-    out = Path(out)
-    for folder, model in ((TARGET_FOLDER, target), (DRAFT_FOLDER, draft)):
-        _save(model, tokenizer, out / folder)
+    with quiet_files(transformers):
+        for name, model in zip(NAMES, (target, draft), strict=True):
+            model.half().save_pretrained(Path(out) / name)
+            tokenizer.save_pretrained(Path(out) / name)
     settings = {"torch": torch.__version__, "threads": torch.get_num_threads(), **asdict(config)}
-    stated = {"figures": asdict(figures), "settings": settings}
-    (out / FIGURES_NAME).write_text(json.dumps(stated, indent=2) + "\n")
-    return figures
-
-
-def _token_ids(tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
-    end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
-    # Without the special tokens' warning about length: the blocks are cut afterwards.
-    rows = tokenizer(list(texts), verbose=False)["input_ids"]
-    return np.array([i for row in rows for i in [*row, end]], dtype=np.int64)
+    stated = {**asdict(result), "settings": settings}
+    (Path(out) / FIGURES_NAME).write_text(json.dumps(stated, indent=2) + "\n")
+    return result
 
 
 def _new_model(transformers: Any, shape: PairShape, tokenizer: Any, config: PairConfig) -> Any:
@@ -178,7 +172,9 @@ def _epochs(
         yield ids[chosen[:, None] + offsets]
 
 
-def _fit(model: Any, teacher: Any, batches: Iterator[np.ndarray], shape: PairShape, say: Say) -> None:
+def _fit(
+    model: Any, teacher: Any, batches: Iterator[np.ndarray], shape: PairShape, say: Say
+) -> None:
     """Fit to the next token, or to the teacher's distribution of it where there is a teacher."""
     torch, _ = import_torch()
     functional = torch.nn.functional
@@ -190,9 +186,10 @@ def _fit(model: Any, teacher: Any, batches: Iterator[np.ndarray], shape: PairSha
         betas=(0.9, 0.98),
     )
     n_warm = max(1, shape.n_steps // 20)
+    n_falling = max(1, shape.n_steps - n_warm)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min((step + 1) / n_warm, (shape.n_steps - step) / (shape.n_steps - n_warm)),
+        lambda step: min((step + 1) / n_warm, (shape.n_steps - step) / n_falling),
     )
     model.train()
     losses: list[float] = []
@@ -229,44 +226,19 @@ def _round_to_half(model: Any) -> None:
             parameter.copy_(parameter.half().float())
 
 
-def _measure(target: Any, draft: Any, ids: np.ndarray, context: int) -> tuple[float, float, float]:
-    """Perplexities of both and their mean overlap along ``ids``, in windows of ``context`` tokens."""
-    torch, _ = import_torch()
-    sums = np.zeros(3)
-    n_positions = 0
-    with torch.inference_mode():
-        for start in range(0, len(ids) - 1, context):
-            block = torch.from_numpy(ids[start : start + context + 1])[None]
-            log_p, log_q = (
-                model(input_ids=block[:, :-1], use_cache=False).logits[0].log_softmax(-1)
-                for model in (target, draft)
-            )
-            following = block[0, 1:, None]
-            shared = torch.minimum(log_p.exp(), log_q.exp()).sum(-1)
-            sums += [
-                -float(log_p.gather(1, following).sum()),
-                -float(log_q.gather(1, following).sum()),
-                float(shared.sum()),
-            ]
-            n_positions += len(following)
-    p_loss, q_loss, overlap = (float(x) for x in sums / n_positions)
-    return math.exp(p_loss), math.exp(q_loss), overlap
-
-
-def _save(model: Any, tokenizer: Any, folder: Path) -> None:
-    model.half().save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, config: PairConfig = PAIR) -> None:
     """Train from text files and print the figures as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m resispec_sim.runtime.train_pair", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m resispec_sim.runtime.train_pair", description=__doc__
+    )
     parser.add_argument("texts", nargs="+", type=Path, help="UTF-8 text files")
     parser.add_argument("--out", required=True, type=Path, help="folder for both models")
     chosen = parser.parse_args(arguments)
     texts = [path.read_text(encoding="utf-8") for path in chosen.texts]
-    figures = train_pair(texts, chosen.out, say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(asdict(figures), indent=2))
+    result = train_pair(
+        texts, chosen.out, config, lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    print(json.dumps(asdict(result), indent=2))
 
 
 if __name__ == "__main__":
