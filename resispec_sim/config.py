@@ -199,7 +199,7 @@ class PairConfig:
     vocab_size: int = 1024
     context: int = 512
     target: PairShape = PairShape(128, 448, 4, 4, 2, n_steps=1100, learning_rate=4e-3)
-    draft: PairShape = PairShape(64, 160, 2, 2, 1, n_steps=1000, learning_rate=6e-3)
+    draft: PairShape = PairShape(64, 160, 2, 2, 1, n_steps=600, learning_rate=6e-3)
     batch_tokens: int = 2048
     short_block: int = 128
     long_share: float = 0.15

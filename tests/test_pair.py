@@ -241,8 +241,8 @@ def test_figures_of_a_model_that_is_its_own_draft(pair):
 
 
 def test_texts_that_are_too_short_are_refused(prose, tmp_path):
-    with pytest.raises(InputError, match=r"held-out tokens; each needs more than 48"):
-        train_pair([prose[:900]], tmp_path, SMALL)
+    with pytest.raises(InputError, match=r"held-out tokens; each needs more than 9000"):
+        train_pair([prose], tmp_path, replace(SMALL, context=9000))
     with pytest.raises(InputError, match="at least 257 entries, got 256"):
         train_tokenizer([prose], 256)
     with pytest.raises(InputError, match="not 1024: give more text"):

@@ -116,7 +116,7 @@ def train_pair(
     with quiet_files(transformers):
         for name, model in zip(NAMES, (target, draft), strict=True):
             model.half().save_pretrained(Path(out) / name)
-            tokenizer.save_pretrained(Path(out) / name)
+            _save_tokenizer(tokenizer, Path(out) / name)
     settings = {"torch": torch.__version__, "threads": torch.get_num_threads(), **asdict(config)}
     stated = {**asdict(result), "settings": settings}
     (Path(out) / FIGURES_NAME).write_text(json.dumps(stated, indent=2) + "\n")
@@ -224,6 +224,20 @@ def _round_to_half(model: Any) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.half().float())
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+    config = folder / "tokenizer_config.json"
+    # Transformers 5 renamed the class; the older name is known to both.
+    settings = json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.write_text(json.dumps(settings, indent=2) + "\n")
+    # Half the size of what was saved, which has a line per entry.
+    entries = folder / "tokenizer.json"
+    content = json.loads(entries.read_text(encoding="utf-8"))
+    entries.write_text(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
 
 
 def main(arguments: Sequence[str] | None = None, config: PairConfig = PAIR) -> None:
