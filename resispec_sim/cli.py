@@ -139,10 +139,10 @@ def inspect(dump: DumpName, /, *, json_output: Json = False) -> int:
 @app.command
 def record(
     *,
-    target: str,
-    draft: str,
-    prompts: Path,
     out: Path,
+    target: str = RECORD.target,
+    draft: str = RECORD.draft,
+    prompts: Path | None = None,
     new_tokens: int = RECORD.new_tokens,
     temperature: float = RECORD.temperature,
     top_k: int | None = None,
@@ -160,14 +160,14 @@ def record(
 
     Parameters
     ----------
-    target : str
-        Hub name, local folder or GGUF file of a causal language model, or smollm2.
-    draft : str
-        A second model with the same tokenizer, or exit:N: the target's own head on its layer N.
-    prompts : Path
-        One prompt per line; .jsonl: objects with the key prompt.
     out : Path
         Folder of the dump.
+    target : str
+        Hub name, local folder or GGUF file of a causal language model, tiny-target or smollm2.
+    draft : str
+        A second model with the same tokenizer, or exit:N: the target's own head on its layer N.
+    prompts : Path, optional
+        One prompt per line; .jsonl: objects with the key prompt. Default: 48 that come with the package.
     new_tokens : int
         Tokens sampled per prompt.
     temperature : float
@@ -190,11 +190,12 @@ def record(
         Prompts that are sampled together.
     """
     from .runtime.record import record as run
+    from .runtime.shipped import prompts_file
 
     with run(
         target,
         draft,
-        prompts,
+        prompts or prompts_file(),
         new_tokens=new_tokens,
         temperature=temperature,
         top_k=top_k,

@@ -17,6 +17,8 @@ class RecordConfig:
 
     Attributes
     ----------
+    target, draft : str
+        The pair that travels with the package.
     new_tokens : int
         Tokens sampled per prompt.
     temperature : float
@@ -30,6 +32,8 @@ class RecordConfig:
         Prompts that are sampled together.
     """
 
+    target: str = "tiny-target"
+    draft: str = "tiny-draft"
     new_tokens: int = 64
     temperature: float = 1.0
     seed: int = 0
@@ -37,6 +41,59 @@ class RecordConfig:
     torch_dtype: Dtype = "float32"
     device: str = "cpu"
     batch_size: int = 8
+
+
+@dataclass(frozen=True)
+class PairShape:
+    """Shape and training of one model of the pair that travels with the package.
+
+    Attributes
+    ----------
+    hidden_size, intermediate_size, n_layers, n_heads, n_key_value_heads : int
+        Of a Llama.
+    n_steps : int
+        Steps of the optimiser.
+    learning_rate : float
+        Peak; it falls linearly to 0.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_key_value_heads: int
+    n_steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """How the pair that travels with the package is trained.
+
+    Attributes
+    ----------
+    vocab_size : int
+        Entries of the tokenizer, every byte and the end of text included.
+    context : int
+        Tokens of the context window.
+    target, draft : PairShape
+    batch_tokens, short_block : int
+        Tokens per step, and tokens per block but for the last `long_share` of the steps, whose blocks
+        fill the context window.
+    long_share, held_out_share : float
+        Shares of the steps and of the text.
+    seed : int
+    """
+
+    vocab_size: int = 1024
+    context: int = 512
+    target: PairShape = PairShape(128, 448, 4, 4, 2, n_steps=1100, learning_rate=4e-3)
+    draft: PairShape = PairShape(64, 160, 2, 2, 1, n_steps=600, learning_rate=6e-3)
+    batch_tokens: int = 2048
+    short_block: int = 128
+    long_share: float = 0.15
+    held_out_share: float = 0.05
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,6 +256,7 @@ class DecodeConfig:
 DECODE = DecodeConfig()
 DECODE_BENCH = DecodeBenchConfig()
 EAGLE = EagleConfig()
+PAIR = PairConfig()
 PROJECT = ProjectConfig()
 PROMPTS = PromptsConfig()
 RECORD = RecordConfig()

