@@ -108,13 +108,11 @@ def test_sampled_features_and_tokens_are_the_targets_own(target: LoadedModel, ba
             assert low - 1e-5 <= uniforms[j - 1] <= cumulative[j - 1, token] + 1e-5
 
 
-def test_an_entry_joins_a_token_with_the_feature_before_it_and_predicts_its_own(
-    target: LoadedModel, batch
-) -> None:
-    """With the linear map of this head set to the last layer's true inputs, predictions are true.
+def knowing_head(target: LoadedModel, batch) -> EagleHead:
+    """A head whose linear map looks up the true input of the last layer, so its predictions are true.
 
-    The map can only know them from the pair (token k, feature of k - 1): here from a table that holds
-    every such pair of the text, so a shift of either by one position finds other pairs.
+    It knows a table of every pair (token k, feature of k - 1) of the batch, and nothing else: a shift of
+    either by one position finds other pairs.
     """
     ids, features, inputs = batch.token_ids, batch.features, batch.last_inputs
     head = new_head(target)
@@ -127,6 +125,14 @@ def test_an_entry_joins_a_token_with_the_feature_before_it_and_predicts_its_own(
             return inputs[nearest].view(*x.shape[:2], -1)
 
     head.module["fc"] = Lookup(*head.module["fc"].weight.shape[::-1])
+    return head
+
+
+def test_an_entry_joins_a_token_with_the_feature_before_it_and_predicts_its_own(
+    target: LoadedModel, batch
+) -> None:
+    ids, features = batch.token_ids, batch.features
+    head = knowing_head(target, batch)
     positions = torch.arange(20)[None]
     with torch.inference_mode():
         own, logits = head.forward(ids, before(features), positions)
@@ -289,6 +295,19 @@ def test_same_seed_same_head_other_seed_another(target: LoadedModel, tmp_path: P
     assert not torch.equal(states[0]["fc.weight"], states[2]["fc.weight"])
 
 
+def test_the_loss_of_true_predictions_is_zero(target: LoadedModel, batch) -> None:
+    """At every depth, and in each of its two parts: what is predicted is compared with its own token."""
+    head = knowing_head(target, batch)
+    corpus = build_corpus(target, [batch], 4)
+    for parts in ({"logits_weight": 0.0}, {"feature_weight": 0.0}):
+        for depths in (1, 3):
+            settings = replace(SETTINGS, length=20, noise=0.0, depths=depths, **parts)
+            with torch.no_grad():
+                assert Trainer(head, corpus, 4, settings).loss(torch.arange(4)) < 1e-4
+                wrong = Trainer(new_head(target), corpus, 4, settings).loss(torch.arange(4))
+            assert wrong > 0.1
+
+
 def test_sampled_vocabulary_estimates_the_whole_one(target: LoadedModel, batch, tmp_path) -> None:
     """The mean loss over draws of the vocabulary is near the loss over all of it."""
     corpus = build_corpus(target, [batch], 4)
@@ -298,6 +317,9 @@ def test_sampled_vocabulary_estimates_the_whole_one(target: LoadedModel, batch, 
     for size in (200, 258):
         settings = replace(SETTINGS, vocab_sample=size, noise=0.0, length=20)
         trainer = Trainer(head, corpus, 4, settings)
+        columns, log_weights = trainer._columns()
+        assert len(columns.unique()) == len(columns) == size
+        assert float(log_weights.exp().sum()) == pytest.approx(258)
         with torch.no_grad():
             losses[size] = np.mean([float(trainer.loss(torch.arange(4))) for _ in range(60)])
     assert losses[200] == pytest.approx(losses[258], rel=0.03)

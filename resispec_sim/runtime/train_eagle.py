@@ -209,7 +209,7 @@ def _compare(
     for name, draft in drafts.items():
         means = overlap_by_depth(target, draft, held_out, depths=settings.eval_depths)
         spread = means.std(axis=0, ddof=1) if len(means) > 1 else means.mean(axis=0) * math.nan
-        errors = [None if math.isnan(s) else round(s, 4) for s in spread / len(means) ** 0.5]
+        errors = [None if math.isnan(s) else round(float(s), 4) for s in spread / len(means) ** 0.5]
         figures[name] = {"mean": means.mean(axis=0).round(4).tolist(), "standard_error": errors}
     return figures
 
