@@ -121,7 +121,7 @@ def test_python_of_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, "README.md", "exec"), names)
     assert names["law"].output_probs == pytest.approx([0.4, 0.4, 0.2])
     assert len(names["report"].frame) == 2 * 4
-    assert names["target_probs"].sum() == pytest.approx(1.0)
+    assert names["p"].sum() == pytest.approx(1.0)
 
 
 def test_commands_of_the_readme_are_understood():

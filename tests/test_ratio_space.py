@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from resispec_sim.engine import ratio_order, ratio_space
+from resispec_sim.engine.ratio_order import LARGEST_RATIO
 from resispec_sim.engine.ratio_space import count_below, to_ratio_space
 
 
 def plain_ratios(p, q):
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.where(q > 0, p / q, np.inf)
+        ratio = np.where(q > 0, p / q, np.inf)
+        return np.where(ratio < LARGEST_RATIO, ratio, np.inf)
 
 
 def row(rng, kind, size):
