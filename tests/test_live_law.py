@@ -106,8 +106,9 @@ def test_float32_probabilities_emit_the_same(pair):
     assert p_value(counts, of_target(pair)) > LEVEL
 
 
-def test_siblings_drawn_for_another_rule_are_caught(pair, monkeypatch):
+def test_siblings_drawn_for_another_rule_are_caught(monkeypatch):
     """Without replacement under a rule for independent siblings: the first fault that users report."""
+    pair = load_small(V, seed=1, spread=0.5), load_small(V, seed=2, spread=1.0)
     monkeypatch.setattr(Decoder, "_scheme", lambda self: "without_replacement")
     assert parse_rule("specinfer").siblings == "iid"
     assert p_value(sample(pair, "specinfer", n_steps=N_STEPS // 4), of_target(pair)) < 1e-6
