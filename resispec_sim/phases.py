@@ -155,7 +155,7 @@ def step_cost(
     --------
     >>> times = {"drafting": 0.004, "verification": 0.02, "shaping": 0.002}
     >>> one = MeasuredStep("c4", "SpecInfer", "specinfer", "draft", "d5b3", 4, 121, 2.0, times)
-    >>> step_cost([one], "specinfer", 2, 121).seconds(3.0)
+    >>> round(step_cost([one], "specinfer", 2, 121).seconds(3.0), 9)
     0.025
     """
     drafted = [step for step in measured if step.n_levels > 0]

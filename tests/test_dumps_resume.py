@@ -129,7 +129,7 @@ def test_a_deleted_shard_of_a_finished_dump_can_be_recorded_again(tmp_path):
     assert files_of(tmp_path) == before
     (tmp_path / "shard-00001.safetensors").unlink()
     work = DumpWriter(tmp_path, make_plan())
-    with pytest.raises(ShardError, match="recorded again, it differs"):
+    with pytest.raises(ShardError, match="would be written now differs"):
         work.write_shard(1, make_rows(seed=1)[2:4])
 
 
@@ -137,7 +137,7 @@ def test_writing_other_arrays_over_a_finished_dump_is_refused(tmp_path):
     make_dump(tmp_path)
     before = files_of(tmp_path)
     make_dump(tmp_path)
-    with pytest.raises(ShardError, match="Record into a new folder"):
+    with pytest.raises(ShardError, match="Write into a new folder"):
         make_dump(tmp_path, make_rows(seed=1))
     assert files_of(tmp_path) == before
 

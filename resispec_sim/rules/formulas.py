@@ -126,7 +126,8 @@ def filled_to_level(capacity: Any, draft: Any, mass: Any) -> Any:
     slope_from = xp.flip(xp.cumsum(xp.flip(sorted_slope, (-1,)), -1), (-1,))
     rise = take(scaled, order) * slope_from
     if beyond is not None:
-        rise = rise * xp.where(take(beyond, order), 1.0 / RATIO_SCALE, 1.0)
+        with np.errstate(over="ignore"):  # where the other branch is taken
+            rise = xp.where(take(beyond, order), rise / RATIO_SCALE, rise)
     reached = full_before + rise
     k = total(reached < mass).clip(max=key.shape[-1] - 1)
     # not level * q with level = rest / slope: that overflows where all the rest is subnormal
