@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pandas as pd
 from rich.console import RenderableType
 
+from .files import write_whole
 from .pooling import EalContext, pool
 from .tables import render
 
@@ -116,15 +116,5 @@ def _finite(value: Any) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under another name, then rename it: a reader sees the old one or the whole new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write a text file in UTF-8; a reader sees the old one or the whole new one."""
+    write_whole(path, text.encode())

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from .dumps.storage import check_rows, decode_rows
 from .errors import DumpError, ManifestError, ShardError
+from .files import write_whole
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -225,17 +226,6 @@ def write_step(
     # one entry, since the library writes several in any order
     data = save(whole, {ABOUT: json.dumps(described, sort_keys=True)})
     return write_whole(folder / f"text-{text:05d}-step-{step:05d}.safetensors", data)
-
-
-def write_whole(file: Path, data: bytes) -> Path:
-    """Write a file so that it is there whole or not at all."""
-    temporary = file.with_name(f".{file.name}.part")
-    with temporary.open("wb") as handle:
-        handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, file)
-    return file
 
 
 def node_order(parents: Sequence[int]) -> list[int]:

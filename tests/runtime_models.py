@@ -25,7 +25,6 @@ def save_model(
     folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0, n_layers: int = 4
 ) -> Path:
     """Random Llama of width 32, with logits spread enough to sample from."""
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -40,17 +39,22 @@ def save_model(
         bos_token_id=0,
         eos_token_id=1,
     )
-    torch.manual_seed(seed)
-    folder.mkdir(parents=True)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    _save(LlamaForCausalLM, config, folder, seed)
     save_tokenizer(folder, shift=shift)
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == vocab_size
     return folder
 
 
+def _save(model_class, config, folder: Path, seed: int) -> None:
+    import torch
+
+    torch.manual_seed(seed)
+    folder.mkdir(parents=True)
+    model_class(config).save_pretrained(folder)
+
+
 def save_gpt2(folder: Path, *, seed: int) -> Path:
     """Random GPT-2 of 2 layers and width 32 with the same tokenizer."""
-    import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -63,8 +67,6 @@ def save_gpt2(folder: Path, *, seed: int) -> Path:
         bos_token_id=0,
         eos_token_id=1,
     )
-    torch.manual_seed(seed)
-    folder.mkdir(parents=True)
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    _save(GPT2LMHeadModel, config, folder, seed)
     save_tokenizer(folder)
     return folder

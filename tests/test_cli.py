@@ -272,7 +272,8 @@ def test_a_closed_pipe_ends_the_command_quietly(dump, options):
     finally:
         os.close(writer)
     assert done.returncode in (1, 141)
-    assert "resispec:" not in done.stderr and "rror" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
+    assert "resispec:" not in "".join(said) and "rror" not in "".join(said)
 
 
 @pytest.mark.parametrize("text, budget", [("1000", 1000), ("1e3", 1000), ("4e7", 40_000_000)])

@@ -1,6 +1,7 @@
 """Training EAGLE heads: loss, overlap, determinism, interruption."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,15 +28,7 @@ from resispec_sim.runtime.train_eagle import fit_head, train_eagle
 
 # fixtures
 folder, target, head = eagle_helpers.folder, eagle_helpers.target, eagle_helpers.head
-batch, trained = eagle_helpers.batch, eagle_helpers.trained
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+batch, trained, one_thread = eagle_helpers.batch, eagle_helpers.trained, eagle_helpers.one_thread
 
 
 def test_training_lowers_the_loss_and_raises_the_overlap(target: LoadedModel, trained) -> None:
@@ -175,8 +168,6 @@ def test_a_kill_while_saving_leaves_a_head(
     head: EagleHead, target: LoadedModel, tmp_path: Path, monkeypatch, n_written: int
 ) -> None:
     """Whichever of the files were in place already, what lies there is a whole head."""
-    from resispec_sim.runtime import eagle as module
-
     head.save(tmp_path / "head")
     calls = []
 
@@ -186,8 +177,8 @@ def test_a_kill_while_saving_leaves_a_head(
         calls.append(destination)
         real(source, destination)
 
-    real = module.os.replace
-    monkeypatch.setattr(module.os, "replace", killed)
+    real = os.replace
+    monkeypatch.setattr(os, "replace", killed)
     other = new_head(target, seed=2)
     if n_written < 2:
         with pytest.raises(SystemExit):

@@ -74,7 +74,7 @@ def test_tokens_of_probability_0_are_never_drawn(dtype):
     weights[::3] *= 10.0 ** rng.integers(-300 if dtype is torch.float64 else -30, 3, (1000, 1))
     rows = torch.tensor(weights, dtype=dtype)
     for coins in (np.zeros(3000), np.full(3000, LAST), rng.random(3000)):
-        tokens = draw_tokens(rows, torch.tensor(coins)[:, None])
+        tokens = draw_tokens(rows, torch.tensor(coins)[:, None])[:, 0]
         assert (rows[torch.arange(3000), tokens] > 0).all()
         drawn = [draw_token(row, u) for row, u in zip(rows.double().numpy(), coins, strict=True)]
         assert tokens.tolist() == drawn
@@ -87,9 +87,8 @@ def test_a_sum_that_rounds_upwards_at_a_zero_draws_no_zero(monkeypatch):
     sums = torch.tensor([[0.25, 0.25 + up, 1.0, 1.0 + up]], dtype=torch.float64)
     monkeypatch.setattr(torch, "cumsum", lambda *args, **kwargs: sums)
     for coin, expected in ((0.25, 2), (LAST, 2), (0.2, 0)):
-        assert draw_tokens(weights, torch.tensor([[coin]], dtype=torch.float64)).tolist() == [
-            expected
-        ]
+        coins = torch.tensor([[coin]], dtype=torch.float64)
+        assert draw_tokens(weights, coins).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import DumpError, IncompleteDumpError, InputError, ManifestError, ShardError
+from ..files import sync_folder, write_whole
 from .schema import (
     MANIFEST_NAME,
     Manifest,
@@ -97,7 +98,7 @@ class DumpWriter:
                     f"{self.path} holds {stray[0]} but no {MANIFEST_NAME}: not a recording that "
                     "can be resumed; record into a new folder"
                 )
-            _write_atomically(self.path / MANIFEST_NAME, [encode_manifest(self.manifest)])
+            write_whole(self.path / MANIFEST_NAME, encode_manifest(self.manifest))
         self.log("opened", missing=self.missing())
 
     def missing(self) -> list[int]:
@@ -148,9 +149,9 @@ class DumpWriter:
             )
         # The checksum is in place before the shard is: a shard under its final name can always be
         # verified.
-        _write_atomically(_sidecar(file), [f"{digest}  {file.name}\n".encode()])
+        write_whole(_sidecar(file), f"{digest}  {file.name}\n".encode())
         os.replace(temporary, file)
-        _sync_folder(self.path)
+        sync_folder(self.path)
         self._digests[shard_idx] = digest
         self.log("shard", file=file.name, seconds=round(time.monotonic() - started, 3))
 
@@ -171,7 +172,7 @@ class DumpWriter:
             for i, shard in enumerate(self.manifest.shards)
         ]
         self.manifest = msgspec.structs.replace(self.manifest, shards=shards)
-        _write_atomically(self.path / MANIFEST_NAME, [encode_manifest(self.manifest)])
+        write_whole(self.path / MANIFEST_NAME, encode_manifest(self.manifest))
         for shard in shards:
             _sidecar(self.path / shard.file).unlink(missing_ok=True)
         self.log("finished")
@@ -285,20 +286,3 @@ def _write_synced(file: Path, chunks: Iterable[bytes | memoryview]) -> str:
         handle.flush()
         os.fsync(handle.fileno())
     return digest.hexdigest()
-
-
-def _write_atomically(file: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    temporary = _temporary(file)
-    _write_synced(temporary, chunks)
-    os.replace(temporary, file)
-    _sync_folder(file.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # Windows cannot open a folder, and orders renames itself
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

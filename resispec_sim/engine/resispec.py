@@ -164,12 +164,13 @@ def certified_outcome(
     if law.lost[-1] == 0.0:
         return _all_paths(rule, law)
     steps = law.steps
-    total = None
     if n_siblings == 3:
         grid = new_grid(table)
         bracket = bracket_three(space, table, first, grid)
         interval = np.stack((bracket.low, bracket.high), axis=1)
         accepted = interval.mean(axis=1)
+        # only the last sibling's mass is not known
+        total = np.clip(interval.sum(axis=0), 0.0, 1.0)
         by_token = bracket.by_token
         steps += bracket.work
     else:
@@ -208,13 +209,12 @@ def certified_outcome(
         accepted_interval=interval,
         total_interval=total,
         certain=certain,
-        notes=(note, *_too_wide(interval, tolerance)),
+        notes=(note, *_too_wide(total, tolerance)),
     )
 
 
-def _too_wide(interval: NDArray[np.float64], tolerance: float) -> tuple[str, ...]:
-    width = float((interval[:, 1] - interval[:, 0]).sum())
-    if width <= tolerance:
+def _too_wide(total: NDArray[np.float64], tolerance: float) -> tuple[str, ...]:
+    if total[1] - total[0] <= tolerance:
         return ()
     return ("acceptance is bounded less narrowly than the tolerance: raise max_paths",)
 
@@ -233,8 +233,9 @@ def _deepen(
     """Lower the weight at which paths are cut off until the next walk would pass the budget."""
     theta, spent = FIRST_THETA, 0.0
     best = run_walk(rule, space, table, first, n_siblings, theta=2.0, want_law=want_law)
-    # for acceptance the last entry, cut off in all, is no part of the interval
-    while spent < max_work and best.lost[: None if want_law else -1].sum() > enough:
+    # Of acceptance nothing is lost behind the last sibling; what is lost before it only one can have.
+    open_mass = -1 if want_law else -2
+    while spent < max_work and best.lost[open_mass] > enough:
         walked = run_walk(
             rule,
             space,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ModelError
-from .early_exit import EarlyExit
-from .models import LoadedModel, cache_keyword, import_torch
+from .early_exit import EarlyExit, norm_place
+from .models import LoadedModel, attention_limit, cache_keyword, import_torch
 
 BOOLEAN_MASKS = ("sdpa",)
 ADDITIVE_MASKS = ("eager",)
@@ -165,16 +165,12 @@ def check_takes_trees(model: Any, identity: str) -> None:
             f"{identity}: attention {attention!r} does not take a tree's mask; load the model with "
             f"attn_implementation={BOOLEAN_MASKS[0]!r}"
         )
-    config = model.config.get_text_config()
-    kinds = getattr(config, "layer_types", None) or []
-    slides = [kind for kind in kinds if kind not in ("full_attention", "attention")]
-    window = getattr(config, "sliding_window", None)
-    uses_window = getattr(config, "use_sliding_window", True)
-    if slides or (window is not None and uses_window and not kinds):
+    limit = attention_limit(model)
+    if limit:
         raise ModelError(
-            f"{identity}: {type(model).__name__} has layers that do not attend to the whole text "
-            f"({slides[0] if slides else f'a window of {window} tokens'}); a tree's mask would switch that "
-            "off without an error, so such models cannot be decoded with trees"
+            f"{identity}: {type(model).__name__} has layers that do not attend to the whole text ({limit}); "
+            "a tree's mask would switch that off without an error, so such models cannot be decoded with "
+            "trees"
         )
     cache_keyword(model)
 
@@ -214,10 +210,7 @@ class _LogitsOnly:
 def _first_layers(causal: Any, n_layers: int) -> Any:
     """The base model without the layers from `n_layers` on and without its final norm; shares weights."""
     torch, _ = import_torch()
-    base = causal.base_model
-    owner_name, owner = "", base
-    if hasattr(base, "decoder") and not hasattr(base, "layers"):
-        owner_name, owner = "decoder", base.decoder
+    owner, norm = norm_place(causal)
     total = int(causal.config.get_text_config().num_hidden_layers)
     for name, child in owner.named_children():
         if isinstance(child, torch.nn.ModuleList) and len(child) == total:
@@ -227,21 +220,17 @@ def _first_layers(causal: Any, n_layers: int) -> Any:
         raise ModelError(
             f"{type(causal).__name__}: no list of {total} layers found; use another draft"
         )
-    norm = next(
-        name
-        for name, child in owner.named_children()
-        if name in ("norm", "final_layernorm", "final_layer_norm", "ln_f")
-    )
     shorter = _shallow(owner)
     shorter._modules[layers] = torch.nn.ModuleList(list(getattr(owner, layers))[:n_layers])
     shorter._modules[norm] = torch.nn.Identity()
     # transformers reads the number of layers from the configuration.
     shorter.config = copy.copy(owner.config)
     shorter.config.num_hidden_layers = n_layers
-    if not owner_name:
+    base = causal.base_model
+    if owner is base:
         return shorter
     whole = _shallow(base)
-    whole._modules[owner_name] = shorter
+    whole._modules["decoder"] = shorter
     return whole
 
 

@@ -332,7 +332,7 @@ class Decoder:
                         sibling, token = torch.cat(found).tolist()
                 else:
                     undefined = p[:, 0].isnan()
-                    drawn = torch.where(undefined, -1, draw_tokens(p, numbers))
+                    drawn = torch.where(undefined, -1, draw_tokens(p, numbers)[:, 0])
                     sibling, token = -1, int(drawn[0])
                 if token < 0:
                     check_logits(

@@ -8,6 +8,7 @@ from ..errors import InputError
 from .eagle import EagleHead, load_eagle, parse_eagle
 from .early_exit import EarlyExit, early_exit, fit_map, parse_exit
 from .models import LoadedModel, check_same_tokenizer, load_model
+from .prompts import read_text
 
 NO_DRAFT = "none"
 
@@ -44,11 +45,7 @@ def load_draft(
         found = early_exit(target, layer)
         if fit_text is None:
             return found
-        try:
-            text = Path(fit_text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{fit_text}: the fitting text cannot be read ({error})") from error
-        return fit_map(target, found, text)
+        return fit_map(target, found, read_text(Path(fit_text), "fitting text"))
     if name == NO_DRAFT:
         return None
     folder = parse_eagle(name)

@@ -5,28 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .models import import_torch
-
-
-def draw_independent(probs: Any, uniforms: Any) -> Any:
-    """Tokens at which the rows' cumulative sums first exceed the uniforms; never one of probability 0.
-
-    Parameters
-    ----------
-    probs : tensor, shape (B, V)
-        Rows need not sum to 1.
-    uniforms : tensor of float64, shape (B, K)
-        In [0, 1).
-
-    Returns
-    -------
-    tensor of int64, shape (B, K)
-    """
-    torch, _ = import_torch()
-    cumulative = probs.double().cumsum(dim=-1)
-    found = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
-    places = torch.arange(probs.shape[-1], device=probs.device)
-    last = torch.where(probs > 0, places, 0).amax(dim=-1, keepdim=True)
-    return torch.minimum(found, last)
+from .torch_rules import draw_tokens
 
 
 def draw_siblings(scheme: str, probs: Any, uniforms: Any) -> Any:
@@ -48,7 +27,7 @@ def draw_siblings(scheme: str, probs: Any, uniforms: Any) -> Any:
     torch, _ = import_torch()
     n = uniforms.shape[-1]
     if scheme == "iid":
-        return draw_independent(probs, uniforms)
+        return draw_tokens(probs, uniforms)
     if scheme == "topk":
         # of equal probabilities the lower id comes first, as a stable sort has it
         order = torch.sort(probs, dim=-1, descending=True, stable=True)
@@ -61,7 +40,7 @@ def draw_siblings(scheme: str, probs: Any, uniforms: Any) -> Any:
     columns = []
     for i in range(n):
         any_left = (left > 0).any(dim=-1, keepdim=True)
-        token = draw_independent(left, uniforms[:, i : i + 1])
+        token = draw_tokens(left, uniforms[:, i : i + 1])
         left.scatter_(-1, token, 0.0)
         columns.append(torch.where(any_left, token, -1))
     return torch.cat(columns, dim=-1)

@@ -7,13 +7,13 @@ the layer is followed by a final norm, both started from the target's, so that f
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, ModelError, VocabularyError
+from ..files import write_whole
 from .models import LoadedModel, cache_keyword, import_torch
 from .models import tokenizer_fingerprint as fingerprint_of
 from .one_layer import model_width, one_layer_body
@@ -227,8 +227,8 @@ class EagleHead:
         folder.mkdir(parents=True, exist_ok=True)
         described = {**describe(self.target), "n_parameters": self.n_parameters, "dtype": dtype}
         text = json.dumps({**described, **self.info}, indent=2) + "\n"
-        _replace(folder / WEIGHTS_NAME, save(state, metadata={"format": "pt"}))
-        _replace(folder / CONFIG_NAME, text.encode())
+        write_whole(folder / WEIGHTS_NAME, save(state, metadata={"format": "pt"}))
+        write_whole(folder / CONFIG_NAME, text.encode())
         return folder
 
 
@@ -321,10 +321,3 @@ def load_eagle(path: str | Path, target: LoadedModel) -> EagleHead:
     except Exception as error:
         raise ModelError(f"{folder / WEIGHTS_NAME} does not hold this head: {error}") from error
     return head
-
-
-def _replace(file: Path, content: bytes) -> None:
-    # A reader, or a kill between the two, sees the old file or the new one and never half of one.
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, file)

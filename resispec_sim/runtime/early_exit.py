@@ -99,7 +99,7 @@ def final_head(target: LoadedModel) -> tuple[Any, Any]:
     torch, _ = import_torch()
     model = target.model
     n_layers = int(model.config.get_text_config().num_hidden_layers)
-    norm, head = _final_norm(model), model.get_output_embeddings()
+    norm, head = getattr(*norm_place(model)), model.get_output_embeddings()
     outputs: list[Any] = []
     hook = norm.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     try:
@@ -122,13 +122,19 @@ def final_head(target: LoadedModel) -> tuple[Any, Any]:
     return norm, head
 
 
-def _final_norm(model: Any) -> Any:
+def norm_place(model: Any) -> tuple[Any, str]:
+    """The module that holds a model's layers and its final norm, and the norm's name in it.
+
+    Raises
+    ------
+    ModelError
+        If there is none under a name that is known.
+    """
     base = model.base_model
     for owner in (base, getattr(base, "decoder", None)):
         for name in _NORM_NAMES:
-            norm = getattr(owner, name, None)
-            if norm is not None:
-                return norm
+            if getattr(owner, name, None) is not None:
+                return owner, name
     raise ModelError(
         f"{type(model).__name__}: no final norm found (looked for {', '.join(_NORM_NAMES)}), so an "
         "early exit is not defined; use a second model as draft"

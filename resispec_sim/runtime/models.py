@@ -285,6 +285,19 @@ def cache_keyword(model: Any) -> str:
     )
 
 
+def attention_limit(model: Any) -> str:
+    """What keeps a model's layers from attending to the whole text, for people; empty if nothing does."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or []
+    for kind in kinds:
+        if kind not in ("full_attention", "attention"):
+            return str(kind)
+    window = getattr(config, "sliding_window", None)
+    if window is not None and not kinds and getattr(config, "use_sliding_window", True):
+        return f"a window of {window} tokens"
+    return ""
+
+
 def _fingerprint(source: ModelSource, model: Any) -> str:
     files = source.local_files
     if not files:

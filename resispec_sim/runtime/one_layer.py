@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import ModelError
 from .early_exit import final_head
-from .models import LoadedModel, forward_parameters, import_torch
+from .models import LoadedModel, attention_limit, forward_parameters, import_torch
 
 
 def one_layer_body(target: LoadedModel) -> Any:
@@ -42,12 +42,11 @@ def model_width(target: LoadedModel) -> int:
 def _one_layer_config(target: LoadedModel) -> Any:
     name = type(target.model).__name__
     config = deepcopy(target.model.config.get_text_config())
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None)
-    if kinds != {"full_attention"} or (window and getattr(config, "use_sliding_window", True)):
+    limit = attention_limit(target.model)
+    if limit:
         raise ModelError(
-            f"{name} attends within a sliding window, which a tree mask would override; an EAGLE head needs "
-            "full attention"
+            f"{name} does not attend to the whole text ({limit}), which a tree mask would override; an EAGLE "
+            "head needs full attention"
         )
     embedding = target.model.get_input_embeddings().weight
     if embedding.shape[1] != config.hidden_size:

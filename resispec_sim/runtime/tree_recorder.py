@@ -12,6 +12,7 @@ import numpy as np
 from ..dumps.schema import StorageDtype
 from ..dumps.storage import encode_rows
 from ..errors import DumpError
+from ..files import write_whole
 from ..provenance import provenance
 from ..tree_dumps import (
     KIND,
@@ -21,7 +22,6 @@ from ..tree_dumps import (
     node_order,
     read_manifest,
     write_step,
-    write_whole,
 )
 from .decode import Decoder
 from .steps import NodeLog

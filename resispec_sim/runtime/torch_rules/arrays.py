@@ -16,11 +16,13 @@ def put(values: Any, index: Any, new: Any) -> Any:
     return values.scatter(-1, index, new)
 
 
-def search(rising: Any, values: Any) -> Any:
-    """How many entries of each rising row (B, V) are below each of `values` (B, M)."""
+def search(rising: Any, values: Any, right: bool = False) -> Any:
+    """How many entries of each rising row (B, V) are below each of `values` (B, M); `right`: or equal."""
     if isinstance(rising, np.ndarray):
-        return np.stack([np.searchsorted(*pair) for pair in zip(rising, values, strict=True)])
-    return namespace(rising).searchsorted(rising, values.contiguous())
+        side: Any = "right" if right else "left"
+        pairs = zip(rising, values, strict=True)
+        return np.stack([np.searchsorted(*pair, side=side) for pair in pairs])
+    return namespace(rising).searchsorted(rising, values.contiguous(), right=right)
 
 
 def as_type(values: Any, dtype: Any) -> Any:
@@ -33,3 +35,10 @@ def as_type(values: Any, dtype: Any) -> Any:
 def to_float64(values: Any) -> Any:
     """The array in float64."""
     return as_type(values, namespace(values).float64)
+
+
+def running_max(values: Any) -> Any:
+    """The largest entry of each row (..., V) so far."""
+    if isinstance(values, np.ndarray):
+        return np.maximum.accumulate(values, axis=-1)
+    return values.cummax(-1).values

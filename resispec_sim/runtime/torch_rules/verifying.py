@@ -4,8 +4,8 @@ from typing import Any
 
 from ...errors import InputError
 from ...rules import Rule
-from ...rules.formulas import namespace, take
-from .arrays import to_float64
+from ...rules.formulas import namespace
+from .arrays import running_max, search, to_float64
 from .clock import Clock
 from .deciding import decide
 
@@ -63,7 +63,7 @@ def verify(
     first = xp.concatenate([heads, never], -1) * (n_siblings + 1 - places)
     sibling = xp.argmax(first, -1)
     token = draw_tokens(residual, uniforms[:, -1:])
-    emitted = xp.concatenate([siblings, token[:, None]], -1)
+    emitted = xp.concatenate([siblings, token], -1)
     chosen = xp.where(places == sibling[:, None], emitted, 0 * emitted).sum(-1)
     undefined = xp.isnan(target[:, 0] + draft[:, 0])
     none = undefined | (sibling == n_siblings)
@@ -71,31 +71,32 @@ def verify(
 
 
 def draw_tokens(probs: Any, uniforms: Any) -> Any:
-    """The token at which the cumulative sum of each row first exceeds ``u`` times its total.
+    """The tokens at which the cumulative sum of each row first exceeds ``u`` times its total.
 
     Parameters
     ----------
     probs : array, (B, V)
         Weights from 0 on, with a positive one in every row.
-    uniforms : array of float64, (B, 1)
+    uniforms : array of float64, (B, K)
         In [0, 1).
 
     Returns
     -------
-    array of int64, (B,)
+    array of int64, (B, K)
         Never a token of weight 0, however a parallel sum rounds.
 
     Examples
     --------
     >>> import numpy as np
-    >>> draw_tokens(np.array([[0.0, 0.25, 0.75, 0.0]] * 2), np.array([[0.0], [0.999]]))
-    array([1, 2])
+    >>> draw_tokens(np.array([[0.0, 0.25, 0.75, 0.0]]), np.array([[0.0, 0.999]]))
+    array([[1, 2]])
     """
     xp = namespace(probs)
-    sums = xp.cumsum(to_float64(probs), -1)
     some = probs > 0
-    above = some & (sums > uniforms * sums[:, -1:])
-    first = xp.argmax(above.view(xp.uint8), -1)
-    last = probs.shape[1] - 1 - xp.argmax(xp.flip(some, (-1,)).view(xp.uint8), -1)
-    # none is above where rounding took the place of the last one
-    return xp.where(take(above, first[:, None])[:, 0], first, last)
+    # Sums of parallel blocks may fall from one entry to the next, or rise at a weight of 0.
+    sums = running_max(xp.where(some, xp.cumsum(to_float64(probs), -1), 0.0))
+    found = search(sums, uniforms * sums[:, -1:], right=True)
+    ids = xp.arange(probs.shape[1], device=probs.device)
+    last = xp.argmax(some * (1 + ids), -1)
+    # rounding may leave nothing above
+    return xp.minimum(found, last[:, None])
