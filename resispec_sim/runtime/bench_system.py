@@ -90,11 +90,13 @@ class LiveSystem:
             dtype=config.rule_dtype,
         )
         public = None if draft_name is None else public_name(draft_name)
-        cuda = config.device.startswith("cuda")
+        device = self._target.device
         self.about: dict[str, object] = {
             "target": _identity(self._target),
             "draft": _identity(draft) if isinstance(draft, LoadedModel) else public,
-            "device": torch.cuda.get_device_name(config.device) if cuda else platform.machine(),
+            "device": torch.cuda.get_device_name(device)
+            if device.type == "cuda"
+            else platform.machine(),
             "cpu_threads": int(torch.get_num_threads()),
             "torch": str(torch.__version__),
         }

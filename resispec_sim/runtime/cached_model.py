@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import ModelError
 from .early_exit import EarlyExit, norm_place
-from .models import LoadedModel, attention_limit, cache_keyword, import_torch
+from .models import LoadedModel, attention_limit, cache_keyword, import_torch, on_device
 
 BOOLEAN_MASKS = ("sdpa",)
 ADDITIVE_MASKS = ("eager",)
@@ -98,7 +98,7 @@ class CachedModel:
                 f"{n_new} x {self.n_entries + n_new}, not {mask.shape[0]} x {mask.shape[1]}, and a "
                 "position each"
             )
-        attended = torch.from_numpy(mask).to(self.device)[None, None]
+        attended = on_device(mask, self.device)[None, None]
         if not self._boolean:
             lowest = torch.finfo(self._dtype).min
             attended = torch.zeros(
@@ -106,8 +106,8 @@ class CachedModel:
             ).masked_fill(~attended, lowest)
         with torch.inference_mode():
             output = self._module(
-                input_ids=torch.tensor([list(tokens)], device=self.device),
-                position_ids=torch.tensor([list(positions)], device=self.device),
+                input_ids=on_device([list(tokens)], self.device),
+                position_ids=on_device([list(positions)], self.device),
                 attention_mask=attended,
                 use_cache=True,
                 **{self.keyword: self.cache},
@@ -140,13 +140,15 @@ class CachedModel:
             return
         torch = self._torch
         with torch.inference_mode():
-            index = torch.tensor(list(entries), device=self.device, dtype=torch.int64)
+            index = torch.tensor(list(entries), dtype=torch.int64)
             for layer in self.cache.layers:
                 for name in ("keys", "values"):
                     held = getattr(layer, name)
                     if len(entries):
+                        if index.device != held.device:
+                            index = on_device(index, held.device)
                         # Selected first: rows may move onto others that are still to be read.
-                        held[:, :, n_prefix:stop] = held.index_select(2, index.to(held.device))
+                        held[:, :, n_prefix:stop] = held.index_select(2, index)
                     setattr(layer, name, held[:, :, :stop])
         self.n_entries = stop
 
@@ -190,7 +192,11 @@ def _split(model: LoadedModel, exit_draft: EarlyExit | None) -> tuple[Any, Calla
     with torch.inference_mode():
         state = base(input_ids=probe, use_cache=False)[0]
         whole = causal(input_ids=probe, use_cache=False).logits
-        same = state.shape[-1] == head.weight.shape[1] and torch.equal(head(state), whole)
+        same = state.shape[-1] == head.weight.shape[1] and torch.equal(
+            # a model on several GPUs has its head on the last, and hands its logits back to the first
+            head(state).to(whole.device),
+            whole,
+        )
     if same:
         return base, head
     # Scaled or capped logits: all rows are computed, and read as they are.

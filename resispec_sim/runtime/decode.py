@@ -22,7 +22,7 @@ from .drafters import Drafter, ModelDrafter, TopKTree, parse_plan
 from .eagle import EagleHead
 from .eagle_drafter import EagleDrafter
 from .early_exit import EarlyExit
-from .models import LoadedModel, check_same_tokenizer, import_torch
+from .models import LoadedModel, check_same_tokenizer, import_torch, on_device
 from .steps import Clock, Decoded, Finish, NodeLog, Step
 from .torch_rules import check_logits, draw_tokens, supported, to_probs, verify
 
@@ -161,6 +161,8 @@ class Decoder:
         committed = list(ids)
         steps: list[Step] = []
         finished: Finish | None = None
+        if on_gpu:
+            torch.cuda.synchronize(self._device)  # the prompt's pass is not part of the time
         begun = time.perf_counter()
         while finished is None:
             left = max_new_tokens - (len(committed) - len(ids))
@@ -282,12 +284,7 @@ class Decoder:
         if self._drafter is None or plan.n_levels == 0:
             return DraftTree.rooted(root)
         n = 0 if isinstance(plan, TopKTree) else plan.n_nodes
-        return self._drafter.grow(
-            root, plan, self.scheme, self._draft_probs, self._numbers(rng.random(n))
-        )
-
-    def _numbers(self, values: Any) -> Any:
-        return import_torch()[0].as_tensor(values, device=self._device)
+        return self._drafter.grow(root, plan, self.scheme, self._draft_probs, rng.random(n))
 
     def _draft_probs(self, logits: Any) -> Any:
         torch, _ = import_torch()
@@ -318,13 +315,13 @@ class Decoder:
         with torch.inference_mode():
             while True:
                 kids = tree.children[node]
-                numbers = self._numbers(rng.random((1, len(kids) + 1)))
+                numbers = on_device(rng.random((1, len(kids) + 1)), self._device)
                 with clock.phase("verification"):
                     # a model on several GPUs has its head on the last of them
                     logits = self._model.logits(states[node : node + 1]).to(self._device)
                     p = to_probs(logits, **self.sampling)
                 if kids:
-                    siblings = torch.tensor([[tree.tokens[kid] for kid in kids]], device=p.device)
+                    siblings = on_device([[tree.tokens[kid] for kid in kids]], p.device)
                     with clock.phase("shaping"):
                         found = verify(
                             self.rule, p, tree.rows[node][None], siblings, numbers, clock=clock

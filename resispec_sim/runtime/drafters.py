@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import InputError
 from ..growmaps import GrowMap, parse_growmap
 from ..trees import CompleteTree
 from .cached_model import CachedModel
 from .draft_tree import DraftTree, tree_mask
 from .drawing import draw_siblings
-from .models import import_torch
+from .models import import_torch, on_device
 
 ToProbs = Callable[[Any], Any]
 """Logits (B, V) to probabilities (B, V_target)."""
@@ -119,7 +122,7 @@ class Drafter(ABC):
         plan: GrowMap | TopKTree,
         scheme: str,
         to_probs: ToProbs,
-        uniforms: Any,
+        uniforms: NDArray[np.float64],
     ) -> DraftTree:
         """Draft one tree.
 
@@ -130,7 +133,7 @@ class Drafter(ABC):
         plan : GrowMap or TopKTree
         scheme : {"iid", "without_replacement", "topk"}
         to_probs : callable
-        uniforms : tensor of float64, shape (n_nodes of the plan,)
+        uniforms : ndarray of float64, shape (n_nodes of the plan,)
             One per drawn node of a grow map; a `TopKTree` draws nothing.
 
         Returns
@@ -141,18 +144,17 @@ class Drafter(ABC):
         tree = DraftTree.rooted(root_token)
         if isinstance(plan, TopKTree):
             return _grow_top(self, tree, plan, to_probs)
-        torch, _ = import_torch()
         # pairs of (node of the tree, node of the plan) that have children
         level = [(0, 0)] if plan.children[0] else []
         while level:
             logits = self.feed(tree, [node for node, _ in level])
             probs = to_probs(logits)
             widest = max(len(plan.children[planned]) for _, planned in level)
-            numbers = torch.zeros((len(level), widest), dtype=torch.float64, device=probs.device)
+            numbers = np.zeros((len(level), widest))
             for i, (_, planned) in enumerate(level):
                 kids = plan.children[planned]
                 numbers[i, : len(kids)] = uniforms[list(kids)]
-            drawn = draw_siblings(scheme, probs, numbers).tolist()
+            drawn = draw_siblings(scheme, probs, on_device(numbers, probs.device)).tolist()
             following = []
             for (node, planned), row, raw, tokens in zip(level, probs, logits, drawn, strict=True):
                 tree.rows[node], tree.logits[node] = row, raw

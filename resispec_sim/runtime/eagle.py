@@ -265,7 +265,7 @@ def new_head(
     """
     torch, _ = import_torch()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch's own would seed every GPU, too
         body = one_layer_body(target)
         fc = torch.nn.Linear(2 * model_width(target), model_width(target))
     module = torch.nn.ModuleDict({"fc": fc, "body": body})

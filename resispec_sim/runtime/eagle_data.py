@@ -91,10 +91,13 @@ def sampled_batches(
                     **{keyword: cache},
                 )
                 cache = output[keyword]
-                inputs.append(output.hidden_states[-2])
-                features.append(output.hidden_states[-1])
+                # layers of a model on several GPUs answer on their own
+                states = (state.to(target.device) for state in output.hidden_states[-2:])
+                inputs.append(next(states))
+                features.append(next(states))
                 if j + 1 < length:
-                    drawn = _draw(head(features[-1][:, 0]), uniforms[:, j : j + 1], idxs, j)
+                    logits = head(features[-1][:, 0]).to(target.device)
+                    drawn = _draw(logits, uniforms[:, j : j + 1], idxs, j)
                     wanted = given[:, j + 1 : j + 2]
                     columns.append(torch.where(wanted >= 0, wanted, drawn))
                 advance(len(idxs))
@@ -155,7 +158,8 @@ def text_batches(
                 input_ids=batch, use_cache=False, output_hidden_states=True
             ).hidden_states
         advance(int(batch.numel()))
-        yield FeatureBatch(batch, states[-1], states[-2])
+        last = (state.to(target.device) for state in (states[-1], states[-2]))
+        yield FeatureBatch(batch, *last)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import InputError
 from .draft_tree import DraftTree, tree_mask
 from .drafters import Drafter
 from .eagle import EagleHead
-from .models import import_torch
+from .models import import_torch, on_device
 
 
 class EagleDrafter(Drafter):
@@ -38,7 +36,10 @@ class EagleDrafter(Drafter):
             raise InputError(
                 f"the target's states have {states.shape[1]} numbers, the head's features {width}"
             )
-        self._features = zero if states is None else torch.cat((zero, states))
+        # a target on several GPUs has its last states on another than its embedding
+        self._features = (
+            zero if states is None else torch.cat((zero, states.to(self._device)))
+        )
         self._slots: list[int] = []
         self._predicted: dict[int, Any] = {}
 
@@ -55,16 +56,16 @@ class EagleDrafter(Drafter):
                 self._slots = [0]
             else:
                 below = [node for node in self._slots if node] + list(nodes)
-                mask = torch.from_numpy(tree_mask(tree, nodes, self._n_true - 1, [0, *below]))
-                mask = mask.to(self._device)[None, None]
+                seen = tree_mask(tree, nodes, self._n_true - 1, [0, *below])
+                mask = on_device(seen, self._device)[None, None]
                 self._slots = [0, *below]
                 tokens = [tree.tokens[node] for node in nodes]
                 features = torch.stack([self._predicted[tree.parents[node]] for node in nodes])
                 positions = [self._n_true - 1 + tree.depths[node] for node in nodes]
             predicted, logits = self._head.forward(
-                torch.tensor([tokens], device=self._device),
+                on_device([tokens], self._device),
                 features[None],
-                torch.from_numpy(np.asarray(positions)).to(self._device)[None],
+                on_device([positions], self._device),
                 mask,
                 self._cache,
             )
@@ -74,7 +75,7 @@ class EagleDrafter(Drafter):
         return logits[0][-1:] if mask is None else logits[0]
 
     def commit(self, tree: DraftTree, path: Sequence[int], states: Any) -> None:
-        torch = self._torch
+        torch, states = self._torch, states.to(self._device)
         accepted = [tree.tokens[node] for node in path]
         if self._slots:
             self._head.crop(self._cache, self._n_true)

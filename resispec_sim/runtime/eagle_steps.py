@@ -68,10 +68,10 @@ class Trainer:
         read = true + (2.0 * noise - 1.0) * (settings.noise * self.scale)
         columns, log_weights = self._columns()
         output = self.head.target.model.get_output_embeddings()
-        weight = output.weight.detach()[columns].float()
+        weight = self._taken(output.weight, columns)
         bias = log_weights
         if getattr(output, "bias", None) is not None:
-            bias = bias + output.bias.detach()[columns].float()
+            bias = bias + self._taken(output.bias, columns)
         with torch.no_grad():
             log_p = torch.log_softmax(true @ weight.T + bias, dim=-1)
         total: Any = 0.0
@@ -84,6 +84,11 @@ class Trainer:
             total = total + settings.feature_weight * near
             total = total + settings.logits_weight * divergence.mean()
         return total / settings.depths
+
+    def _taken(self, parameter: Any, columns: Any) -> Any:
+        """Rows of a parameter; a target on several GPUs has its head on another than its embedding."""
+        taken = parameter.detach()[columns.to(parameter.device)]
+        return taken.float().to(self.ids.device)
 
     def _columns(self) -> tuple[Any, Any]:
         """Tokens of this step's softmax, and the log of how many tokens each stands for."""

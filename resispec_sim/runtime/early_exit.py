@@ -106,11 +106,12 @@ def final_head(target: LoadedModel) -> tuple[Any, Any]:
         probe = torch.tensor([[0, 1]], device=target.device)
         with torch.inference_mode():
             result = model(input_ids=probe, output_hidden_states=True, use_cache=False)
+            final = result.hidden_states[-1]
             # Models that scale or cap their logits, or norm elsewhere, would silently give another draft.
             same = (
                 len(result.hidden_states) == n_layers + 1
-                and torch.equal(outputs[-1], result.hidden_states[-1])
-                and torch.allclose(head(result.hidden_states[-1]), result.logits, atol=1e-3)
+                and torch.equal(_like(outputs[-1], result.logits), _like(final, result.logits))
+                and torch.allclose(_like(head(final), result.logits), result.logits, atol=1e-3)
             )
     finally:
         hook.remove()
@@ -120,6 +121,11 @@ def final_head(target: LoadedModel) -> tuple[Any, Any]:
             "early exit or an EAGLE head is not defined; use a second model as draft"
         )
     return norm, head
+
+
+def _like(values: Any, other: Any) -> Any:
+    """On the device of another tensor: layers of a model on several GPUs answer on their own."""
+    return values.to(other.device)
 
 
 def norm_place(model: Any) -> tuple[Any, str]:

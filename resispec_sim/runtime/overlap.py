@@ -106,14 +106,18 @@ def overlap_by_depth(
             states = target.model.base_model(
                 input_ids=batch, use_cache=False, output_hidden_states=True
             ).hidden_states
+            # a model on several GPUs has its last states on another than its embedding
+            final = states[-1].to(batch.device)
             first = depths - 1
             if isinstance(draft, EarlyExit):
                 own = [draft.state(states[draft.layer][:, first:])]
             else:
-                unrolled = unroll(draft, batch, states[-1], depths)
+                unrolled = unroll(draft, batch, final, depths)
                 own = [rows[:, first - m :] for m, rows in enumerate(unrolled)]
-            true = states[-1][:, first:].flatten(0, 1)
-            overlaps = [_overlaps(head, true, rows.flatten(0, 1)) for rows in own]
+            true = final[:, first:].flatten(0, 1)
+            overlaps = [
+                _overlaps(head, true, rows.flatten(0, 1).to(batch.device)) for rows in own
+            ]
             by_depth = torch.stack(overlaps, dim=-1).view(len(batch), -1, len(own)).mean(dim=1)
             means.append(by_depth.expand(-1, depths))
     return torch.cat(means).cpu().numpy()
