@@ -49,8 +49,11 @@ class SmallModel(torch.nn.Module):
         self.config = SimpleNamespace(
             get_text_config=lambda: text, _attn_implementation="sdpa", eos_token_id=None
         )
-        self.device = torch.device("cpu")
         self.base_model = self.states
+
+    @property
+    def device(self):
+        return self.embedding.device
 
     def get_output_embeddings(self):
         return self.head
@@ -64,7 +67,7 @@ class SmallModel(torch.nn.Module):
         past_key_values=None,
     ):
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1])[None]
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         x = self.embedding[input_ids] + self.places[position_ids]
         k, v = (x @ self.keys)[:, None], (x @ self.values)[:, None]
         if past_key_values is not None:
@@ -88,14 +91,15 @@ class SmallModel(torch.nn.Module):
     def probs(self, text):
         """Distribution after a text, float64."""
         with torch.inference_mode():
-            ids = torch.tensor([list(text)])
+            ids = torch.tensor([list(text)], device=self.device)
             n = ids.shape[1]
-            mask = torch.ones((n, n), dtype=torch.bool).tril()[None, None]
-            return self.forward(ids, attention_mask=mask).logits[0, -1].double().softmax(-1).numpy()
+            mask = torch.ones((n, n), dtype=torch.bool, device=self.device).tril()[None, None]
+            logits = self.forward(ids, attention_mask=mask).logits[0, -1]
+            return logits.double().softmax(-1).cpu().numpy()
 
 
-def load_small(vocab_size, seed, spread):
+def load_small(vocab_size, seed, spread, device="cpu"):
     """A small model as the loader returns it."""
-    model = SmallModel(vocab_size, seed, spread).eval()
+    model = SmallModel(vocab_size, seed, spread).eval().to(device)
     source = ModelSource("", None, f"small-{seed}")
     return LoadedModel(model, SmallTokenizer(vocab_size), source, "")

@@ -22,15 +22,21 @@ def save_tokenizer(folder: Path, *, shift: int = 0) -> None:
 
 
 def save_model(
-    folder: Path, *, seed: int, vocab_size: int = 258, shift: int = 0, n_layers: int = 4
+    folder: Path,
+    *,
+    seed: int,
+    vocab_size: int = 258,
+    shift: int = 0,
+    n_layers: int = 4,
+    width: int = 32,
 ) -> Path:
-    """Random Llama of width 32, with logits spread enough to sample from."""
+    """Random Llama, with logits spread enough to sample from."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=n_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -47,20 +53,24 @@ def save_model(
 
 def _save(model_class, config, folder: Path, seed: int) -> None:
     import torch
+    import transformers
+
+    from resispec_sim.runtime.models import quiet_files
 
     torch.manual_seed(seed)
     folder.mkdir(parents=True)
-    model_class(config).save_pretrained(folder)
+    with quiet_files(transformers):
+        model_class(config).save_pretrained(folder)
 
 
-def save_gpt2(folder: Path, *, seed: int) -> Path:
-    """Random GPT-2 of 2 layers and width 32 with the same tokenizer."""
+def save_gpt2(folder: Path, *, seed: int, width: int = 32) -> Path:
+    """Random GPT-2 of 2 layers with the same tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
         vocab_size=258,
         n_positions=128,
-        n_embd=32,
+        n_embd=width,
         n_layer=2,
         n_head=4,
         initializer_range=0.3,

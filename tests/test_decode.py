@@ -1,6 +1,5 @@
 """Tree decoding: a tree's pass is the sequential one, caches keep the path, texts end where they must."""
 
-import numpy as np
 import pytest
 from runtime_models import TEXTS, save_gpt2, save_model
 
@@ -9,9 +8,9 @@ from resispec_sim.growmaps import GrowMap
 
 torch = pytest.importorskip("torch")
 
-from resispec_sim.runtime.cached_model import CachedModel  # noqa: E402
+from decode_helpers import eagle_row, exit_row, model_row, tree_pass_error, watched  # noqa: E402
+
 from resispec_sim.runtime.decode import Decoder  # noqa: E402
-from resispec_sim.runtime.draft_tree import DraftTree, tree_mask  # noqa: E402
 from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
 from resispec_sim.runtime.eagle import new_head  # noqa: E402
 from resispec_sim.runtime.early_exit import early_exit  # noqa: E402
@@ -31,67 +30,13 @@ def models(tmp_path_factory):
     return {name: load_model(str(path)) for name, path in found.items()}
 
 
-def sequential(model, ids):
-    with torch.inference_mode():
-        return model.model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
-
-
-def random_tree(rng, root, n_nodes):
-    tree = DraftTree.rooted(root)
-    for _ in range(n_nodes - 1):
-        tree.add(int(rng.integers(tree.n_nodes)), int(rng.integers(2, 258)))
-    return tree
-
-
-def path_to(tree, node):
-    return [tree.tokens[i] for i in tree.ancestors([node])[0][::-1]]
-
-
 @pytest.mark.parametrize("name", ["target", "gpt2"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_tree_pass_is_the_sequential_pass_over_steps_with_compaction(models, name, attention):
     model = models[name]
     model.model.set_attn_implementation(attention)
-    rng = np.random.default_rng(4)
-    cached = CachedModel(model)
-    text = [3, 50, 7, 120]
-    cached.feed(text, range(len(text)))
-    for _ in range(3):
-        tree = random_tree(rng, int(rng.integers(2, 258)), 20)
-        n_prefix = cached.n_entries
-        states = cached.feed(
-            tree.tokens,
-            [n_prefix + depth for depth in tree.depths],
-            tree_mask(tree, range(20), n_prefix, range(20)),
-        )
-        logits = cached.logits(states)
-        for node in range(tree.n_nodes):
-            expected = sequential(model, [*text, *path_to(tree, node)])[-1]
-            assert torch.allclose(logits[node], expected, atol=1e-4), node
-        deepest = max(range(20), key=lambda node: tree.depths[node])
-        line = tree.ancestors([deepest])[0][::-1]
-        cached.keep(n_prefix, [n_prefix + node for node in line])
-        text += [tree.tokens[node] for node in line]
+    assert tree_pass_error(model, n_steps=3, seed=4) < 1e-4
     model.model.set_attn_implementation("sdpa")
-
-
-def watched(models, draft, rule, tree, **options):
-    """Decode, and check every step's draft and target rows against passes without a cache."""
-    target = models["target"]
-    decoder = Decoder(target, draft, rule, tree, **options)
-    logs = []
-    found = decoder.decode(
-        [3, 50, 7], max_new_tokens=14, seed=5, stop_at_eos=False, observe=logs.append
-    )
-    assert [token for log in logs for token in log.tokens] == found.token_ids
-    for log in logs:
-        drafted = log.tree
-        logits = log.target_logits(range(drafted.n_nodes))
-        for node in range(drafted.n_nodes):
-            text = [*log.prefix[:-1], *path_to(drafted, node)]
-            assert torch.allclose(logits[node], sequential(target, text)[-1], atol=1e-4)
-            if drafted.rows[node] is not None:
-                yield log, node, text, drafted.rows[node]
 
 
 @pytest.mark.parametrize("tree", ["d3b2", LOPSIDED])
@@ -99,8 +44,8 @@ def watched(models, draft, rule, tree, **options):
 def test_draft_rows_are_those_of_the_draft_on_its_own(models, tree, rule):
     draft = models["draft"]
     n = 0
-    for _, _, text, row in watched(models, draft, rule, tree):
-        expected = torch.softmax(sequential(draft, text)[-1].double(), -1)
+    for _, _, text, row in watched(models["target"], draft, rule, tree):
+        expected = model_row(draft, text)
         assert torch.allclose(row, expected, atol=1e-5)
         n += 1
     assert n > 10
@@ -109,12 +54,8 @@ def test_draft_rows_are_those_of_the_draft_on_its_own(models, tree, rule):
 def test_rows_of_an_early_exit(models):
     target = models["target"]
     exit_draft = early_exit(target, 1)
-    for _, _, text, row in watched(models, exit_draft, "specinfer", "d3b2"):
-        with torch.inference_mode():
-            states = target.model(
-                input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False
-            ).hidden_states
-        expected = torch.softmax(exit_draft.logits(states[1][0, -1]).double(), -1)
+    for _, _, text, row in watched(target, exit_draft, "specinfer", "d3b2"):
+        expected = exit_row(target, exit_draft, text)
         assert torch.allclose(row, expected, atol=1e-5)
 
 
@@ -122,8 +63,8 @@ def test_rows_of_a_top_k_tree_and_its_choice(models):
     plan = TopKTree(depth=4, width=3, budget=9)
     draft = models["draft"]
     seen = set()
-    for log, node, text, row in watched(models, draft, "target-only", plan):
-        expected = torch.softmax(sequential(draft, text)[-1].double(), -1)
+    for log, node, text, row in watched(models["target"], draft, "target-only", plan):
+        expected = model_row(draft, text)
         assert torch.allclose(row, expected, atol=1e-5)
         tokens = [log.tree.tokens[kid] for kid in log.tree.children[node]]
         assert tokens == torch.argsort(expected, descending=True)[: len(tokens)].tolist()
@@ -137,19 +78,8 @@ def test_rows_of_an_eagle_head(models, tree, rule):
     target = models["target"]
     head = new_head(target, seed=3)
     n = 0
-    for log, node, text, row in watched(models, head, rule, tree):
-        with torch.inference_mode():
-            prefix = torch.tensor([log.prefix])
-            features = target.model.base_model(prefix, use_cache=False)[0]
-            features = torch.cat((0 * features[:, :1], features[:, :-1]), dim=1)
-            while True:
-                ids = torch.tensor([text[: features.shape[1]]])
-                places = torch.arange(ids.shape[1])[None]
-                predicted, logits = head.forward(ids, features, places)
-                if ids.shape[1] == len(text):
-                    break
-                features = torch.cat((features, predicted[:, -1:]), dim=1)
-        expected = torch.softmax(logits[0, -1].double(), -1)
+    for log, node, text, row in watched(target, head, rule, tree):
+        expected = eagle_row(head, log.prefix, text)
         assert torch.allclose(row, expected, atol=1e-5), node
         n += 1
     assert n > 10

@@ -8,21 +8,16 @@ import os
 
 import numpy as np
 import pytest
-from scipy import stats
-
-import resispec_sim as rs
 
 torch = pytest.importorskip("torch")
 
-from live_model import load_small  # noqa: E402
+from live_law import TREE, computed, of_target, p_value, small_pair  # noqa: E402
+from live_law import sample as draw_texts  # noqa: E402
 
 from resispec_sim.rules import parse_rule  # noqa: E402
 from resispec_sim.runtime.decode import Decoder  # noqa: E402
 from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
 
-V = 6
-PROMPT = [3, 0, 5]
-TREE = "d3b2"
 N_STEPS = int(os.environ.get("RESISPEC_LIVE_STEPS", "20000"))
 # Of a test that must not fail: one in ten thousand runs with other seeds would.
 LEVEL = 1e-4
@@ -33,49 +28,12 @@ BIASED = ["resispec", *(["resispec:fill=water", "resispec-wor", "resispec-eagle"
 
 @pytest.fixture(scope="module")
 def pair():
-    return load_small(V, seed=1, spread=0.5), load_small(V, seed=2, spread=0.5)
+    return small_pair()
 
 
 def sample(pair, rule, tree=TREE, n_steps=N_STEPS, **options):
-    """Counts of the first two tokens over texts that take so many steps in all."""
     torch.set_num_threads(1)
-    decoder = Decoder(*pair, rule, tree, **options)
-    counts = np.zeros((V, V), dtype=int)
-    steps = seed = 0
-    while steps < n_steps:
-        # four tokens, so that no tree is cut while the first two are decoded
-        found = decoder.decode(PROMPT, max_new_tokens=4, seed=seed)
-        counts[tuple(found.token_ids[:2])] += 1
-        steps += len(found.steps)
-        seed += 1
-    return counts
-
-
-def computed(pair, rule):
-    """Joint law of two tokens: the engine's law at each position."""
-    target, draft = (model.model for model in pair)
-
-    def law(text):
-        p, q = target.probs(text), draft.probs(text)
-        return rs.exact_law(rule, p, q, n_siblings=2).output_probs
-
-    return law(PROMPT)[:, None] * np.stack([law([*PROMPT, x]) for x in range(V)])
-
-
-def of_target(pair):
-    first = pair[0].model.probs(PROMPT)
-    return first[:, None] * np.stack([pair[0].model.probs([*PROMPT, x]) for x in range(V)])
-
-
-def p_value(counts, law):
-    """Of Pearson's chi-square; cells that are expected less than five times are put together."""
-    expected = (counts.sum() * law).ravel()
-    found = counts.ravel()
-    few = expected < 5
-    if few.any():
-        found = np.append(found[~few], found[few].sum())
-        expected = np.append(expected[~few], expected[few].sum())
-    return stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue
+    return draw_texts(pair, rule, tree, n_steps=n_steps, **options)
 
 
 @pytest.mark.parametrize("rule", EXACT)
@@ -108,7 +66,7 @@ def test_float32_probabilities_emit_the_same(pair):
 
 def test_siblings_drawn_for_another_rule_are_caught(monkeypatch):
     """Without replacement under a rule for independent siblings: the first fault that users report."""
-    pair = load_small(V, seed=1, spread=0.5), load_small(V, seed=2, spread=1.0)
+    pair = small_pair(draft_spread=1.0)
     monkeypatch.setattr(Decoder, "_scheme", lambda self: "without_replacement")
     assert parse_rule("specinfer").siblings == "iid"
     assert p_value(sample(pair, "specinfer", n_steps=N_STEPS // 4), of_target(pair)) < 1e-6
