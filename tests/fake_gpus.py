@@ -4,11 +4,13 @@ Torch refuses operations between them that a GPU would refuse, so a run of the d
 was left on another device. Whoever reads a value is answered 0, and is counted.
 """
 
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,7 +25,7 @@ class Waits(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.values = 0
+        self.values = []
         self.copies = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -92,7 +94,9 @@ def fake_gpus(monkeypatch):
 
     def answer(kind):
         def read(tensor):
-            waits.values += tensor.device.type == "cuda"
+            if tensor.device.type == "cuda":
+                frame = sys._getframe(1)
+                waits.values.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
             return nested(tuple(tensor.shape)) if kind is list else kind(0)
 
         return read
@@ -106,6 +110,7 @@ def fake_gpus(monkeypatch):
             ("tolist", list), ("item", int), ("__int__", int), ("__float__", float), ("__bool__", bool)
         ):  # fmt: skip
             patch.setattr(torch.Tensor, name, answer(kind))
+        patch.setattr(FakeTensor, "tolist", answer(list))
         for name in ("equal", "allclose"):
             patch.setattr(torch, name, same)
         for name in ("synchronize", "reset_peak_memory_stats"):

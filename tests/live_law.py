@@ -5,6 +5,8 @@ from live_model import load_small
 from scipy import stats
 
 import resispec_sim as rs
+from resispec_sim.rules import parse_rule
+from resispec_sim.rules.siblings import sibling_tuples
 from resispec_sim.runtime.decode import Decoder
 
 V = 6
@@ -34,13 +36,27 @@ def sample(pair, rule, tree=TREE, *, n_steps, go_on=lambda: True, **options):
     return counts
 
 
-def computed(pair, rule):
-    """Joint law of two tokens: the engine's law at each position."""
+def by_engine(rule, p, q):
+    """Law of one token at a position with two siblings."""
+    return rs.exact_law(rule, p, q, n_siblings=2).output_probs
+
+
+def by_hand(rule, p, q):
+    """The same, summed over the siblings; no kernel has to be compiled for it."""
+    rule, law = parse_rule(rule), np.zeros(len(p))
+    for weight, siblings in sibling_tuples(rule.siblings, q, 2):
+        decision = rule.decide(p, q, list(siblings))
+        np.add.at(law, list(siblings), weight * np.asarray(decision.accepted, dtype=float))
+        law += weight * (1 - sum(decision.accepted)) * np.asarray(decision.residual, dtype=float)
+    return law
+
+
+def computed(pair, rule, law_of=by_engine):
+    """Joint law of two tokens, from the law at each position."""
     target, draft = (model.model for model in pair)
 
     def law(text):
-        p, q = target.probs(text), draft.probs(text)
-        return rs.exact_law(rule, p, q, n_siblings=2).output_probs
+        return law_of(rule, target.probs(text), draft.probs(text))
 
     return law(PROMPT)[:, None] * np.stack([law([*PROMPT, x]) for x in range(V)])
 

@@ -11,35 +11,34 @@ from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
 from resispec_sim.runtime.eagle import new_head  # noqa: E402
 from resispec_sim.runtime.early_exit import early_exit  # noqa: E402
 
-SYSTEMS = [
-    ("model", "specinfer", "d4b3"),
-    ("model", "rrs-wor", "d3b2"),
-    ("exit", "resispec", "d3b2"),
-]
-SYSTEMS += [("eagle", "exact-shaping", "d3b2"), ("eagle", "target-only", TopKTree(4, 2, 6))]
-SYSTEMS += [("none", "specinfer", "d2b1")]
-
-
-def draft_for(target, kind):
-    return {
-        "model": lambda: llama(1, torch.float16),
-        "exit": lambda: early_exit(target, 1),
-        "eagle": lambda: new_head(target),
-        "none": lambda: None,
-    }[kind]()
+TOP = TopKTree(3, 2, 6)
+SYSTEMS = [("model", "specinfer", "d3b2", "sdpa"), ("model", "rrs-wor", "d3b2", "eager")]
+SYSTEMS += [("exit", "resispec", "d3b2", "sdpa"), ("eagle", "exact-shaping", "d3b2", "sdpa")]
+SYSTEMS += [("eagle", "target-only", TOP, "eager"), ("none", "specinfer", "d2b1", "sdpa")]
+DRAFTS = {
+    "model": lambda target: llama(1, torch.float16),
+    "exit": lambda target: early_exit(target, 1),
+    "eagle": new_head,
+    "none": lambda target: None,
+}
 
 
 @pytest.mark.parametrize("n_gpus", [1, 2])
-@pytest.mark.parametrize("kind, rule, tree", SYSTEMS, ids=str)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind, rule, tree, attention", SYSTEMS, ids=str)
 def test_every_system_keeps_to_its_devices(monkeypatch, n_gpus, kind, rule, tree, attention):
     with fake_gpus(monkeypatch) as waits:
         target = llama(2, torch.float16, attention)
         if n_gpus == 2:
             spread(target)
-        decoder = Decoder(target, draft_for(target, kind), rule, tree, top_p=0.9, temperature=0.7)
-        waits.values, waits.copies = 0, []
-        found = decoder.decode([1, 2, 3], max_new_tokens=9, profile=True)
-        assert len(found.token_ids) == 9 and found.peak_memory_bytes == 0
-        assert waits.copies == []
-        print(waits.values, [len(s.tokens) for s in found.steps])
+        draft = DRAFTS[kind](target)
+        decoder = Decoder(target, draft, rule, tree, top_p=0.9, temperature=0.7)
+        waits.values, waits.copies = [], []
+        found = decoder.decode([1, 2, 3], max_new_tokens=6, profile=True)
+        assert len(found.token_ids) == 6 and found.peak_memory_bytes == 0
+    assert waits.copies == []
+    # a look at the tokens of every level (two where their weights choose the tree), one per emitted token
+    levels = decoder.plan.n_levels * (2 if tree is TOP else 1)
+    most = sum((levels if step.n_nodes > 1 else 0) + step.n_tokens for step in found.steps)
+    assert len(waits.values) <= most, waits.values
+    places = {place.partition(":")[0] for place in waits.values}
+    assert places <= {"decode.py", "drafters.py"}, waits.values

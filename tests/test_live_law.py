@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from live_law import TREE, computed, of_target, p_value, small_pair  # noqa: E402
+from live_law import TREE, by_hand, computed, of_target, p_value, small_pair  # noqa: E402
 from live_law import sample as draw_texts  # noqa: E402
 
 from resispec_sim.rules import parse_rule  # noqa: E402
@@ -40,6 +40,7 @@ def sample(pair, rule, tree=TREE, n_steps=N_STEPS, **options):
 def test_exact_rules_emit_the_target(pair, rule):
     law = computed(pair, rule)
     assert np.allclose(law, of_target(pair), atol=1e-12)
+    assert np.allclose(law, computed(pair, rule, by_hand), atol=1e-12)
     counts = sample(pair, rule)
     assert p_value(counts, law) > LEVEL
     assert p_value(counts.sum(axis=1), law.sum(axis=1)) > LEVEL
@@ -48,6 +49,7 @@ def test_exact_rules_emit_the_target(pair, rule):
 @pytest.mark.parametrize("rule", BIASED)
 def test_biased_rules_emit_what_the_engine_computes_and_not_the_target(pair, rule):
     law = computed(pair, rule)
+    assert np.allclose(law, computed(pair, rule, by_hand), atol=1e-12)
     counts = sample(pair, rule)
     assert p_value(counts, law) > LEVEL
     assert p_value(counts.sum(axis=1), law.sum(axis=1)) > LEVEL

@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from sections import Section, run_sections
+from sections import TOTAL, Section, run_sections
 
 # Seconds of a section, and of the same with --quick, which is short by itself: those are for slow machines.
 SECTIONS = (
@@ -44,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
     parser.add_argument("--json", type=Path, help="also write the findings to a file")
     parser.add_argument("--quick", action="store_true", help="fewer cases, scaled-down shapes")
-    parser.add_argument("--seconds", type=float, default=440, help="leave out what would pass this")
+    parser.add_argument(
+        "--seconds", type=float, default=TOTAL, help="for all; sections get their share"
+    )
     parser.add_argument("--only", nargs="*", help="names of sections; default: all")
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

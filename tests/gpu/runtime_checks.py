@@ -95,7 +95,7 @@ def check_draft_rows(session: Session) -> None:
 
 def check_greedy(session: Session) -> None:
     """Trees at temperature 0 against ``generate``, token for token, with the pair that ships."""
-    n_prompts, n_tokens = (3, 24) if session.quick else (20, 64)
+    n_prompts, n_tokens = (2, 16) if session.quick else (20, 64)
     target, draft = load(session, "tiny-target"), load(session, "tiny-draft")
     prompts = [target.tokenizer(text)["input_ids"] for text in read_prompts(prompts_file())]
     expected = [generate(target, ids, n_tokens) for ids in prompts[:n_prompts]]
@@ -148,7 +148,7 @@ def is_tie(model, ids, found, expected) -> bool:
 def check_rules(session: Session) -> None:
     """The batched rules on the device against float64 on the CPU."""
     on_gpu = torch.device(session.device).type == "cuda"
-    rules = FEASIBLE[::4] if session.quick else FEASIBLE
+    rules = FEASIBLE[::6] if session.quick else FEASIBLE
     low = 0.0
     for rule in rules:
         error = {"small": 0.0, "large": 0.0}
@@ -216,15 +216,15 @@ def with_no_wait(session: Session, rule, nodes, uniforms) -> None:
 
 
 def check_law(session: Session) -> None:
-    """Joint law of the first two tokens, V = 6: chi-square against the engine's law and the target's."""
+    """Joint law of the first two tokens, V = 6: chi-square against the computed law and the target's."""
     no_tf32()
     pair = live_law.small_pair(device=session.device)
     target = live_law.of_target(pair)
     rules = (
         ("specinfer", "resispec") if session.quick else ("specinfer", "exact-shaping", "resispec")
     )
-    laws = {rule: live_law.computed(pair, rule) for rule in rules}
-    n_steps, n_least = (3000, 500) if session.quick else (10_000, 1000)
+    laws = {rule: live_law.computed(pair, rule, live_law.by_hand) for rule in rules}
+    n_steps, n_least = (700, 200) if session.quick else (10_000, 1000)
     for place, (rule, law) in enumerate(laws.items()):
         until = session.left() * (1 - 1 / (len(laws) - place + 0.1))
         counts = live_law.sample(
@@ -236,7 +236,7 @@ def check_law(session: Session) -> None:
             continue
         p_value = live_law.p_value(counts, law)
         label = f"{rule}, {counts.sum()} texts"
-        session.figure(f"{label}: p-value of the engine's law", p_value, "")
+        session.figure(f"{label}: p-value of its law", p_value, "")
         session.check(f"{label}: {LEVEL:g} over that p-value", LEVEL / max(p_value, 1e-300), 1.0)
         if rule == "resispec":
             rejected = live_law.p_value(counts, target)
@@ -259,7 +259,7 @@ def check_reproducible(session: Session) -> None:
 
 def check_half(session: Session) -> None:
     """float16 and bfloat16: finite logits; how far greedy text goes with that of float32 is only told."""
-    n_prompts, n_tokens = (2, 16) if session.quick else (8, 48)
+    n_prompts, n_tokens = (1, 8) if session.quick else (8, 48)
     whole = load(session, "tiny-target")
     prompts = read_prompts(prompts_file())[:n_prompts]
     plain = Decoder(whole, None, temperature=0.0)

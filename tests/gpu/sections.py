@@ -11,12 +11,13 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, field
 
+TOTAL = 440.0
 START_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class Section:
-    """A function of a module, called with a `Session`, and its time in seconds (full, quick)."""
+    """A function of a module, called with a `Session`, and its seconds (full, quick) of `TOTAL`."""
 
     name: str
     module: str
@@ -129,7 +130,7 @@ def run_sections(sections, device: str, quick: bool, seconds: float, write) -> F
     for section in sections:
         begun = time.perf_counter()
         left = seconds - (begun - start)
-        budget = min(section.seconds[quick], left)
+        budget = min(section.seconds[quick] * seconds / TOTAL, left)
         print(f"\n== {section.name} (at most {budget:.0f} s; {left:.0f} s left)", flush=True)
         if left < 3:
             wrong = "not reached: no time left"
