@@ -37,9 +37,7 @@ class EagleDrafter(Drafter):
                 f"the target's states have {states.shape[1]} numbers, the head's features {width}"
             )
         # a target on several GPUs has its last states on another than its embedding
-        self._features = (
-            zero if states is None else torch.cat((zero, states.to(self._device)))
-        )
+        self._features = zero if states is None else torch.cat((zero, states.to(self._device)))
         self._slots: list[int] = []
         self._predicted: dict[int, Any] = {}
 

@@ -115,9 +115,7 @@ def overlap_by_depth(
                 unrolled = unroll(draft, batch, final, depths)
                 own = [rows[:, first - m :] for m, rows in enumerate(unrolled)]
             true = final[:, first:].flatten(0, 1)
-            overlaps = [
-                _overlaps(head, true, rows.flatten(0, 1).to(batch.device)) for rows in own
-            ]
+            overlaps = [_overlaps(head, true, rows.flatten(0, 1).to(batch.device)) for rows in own]
             by_depth = torch.stack(overlaps, dim=-1).view(len(batch), -1, len(own)).mean(dim=1)
             means.append(by_depth.expand(-1, depths))
     return torch.cat(means).cpu().numpy()
