@@ -65,7 +65,7 @@ def test_a_section_that_crashes_or_hangs_costs_itself_alone(tmp_path, monkeypatc
         "def hangs(session):\n    session.figure('begun', 1, '')\n    time.sleep(60)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("sections.START_SECONDS", 20.0)
+    monkeypatch.setattr("sections.START_SECONDS", 12.0)
     names = ("fine", "dies", "raises", "hangs", "late")
     sections = [
         Section(name, module.stem, "fine" if name == "late" else name, (1, 1)) for name in names
