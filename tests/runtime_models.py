@@ -41,7 +41,7 @@ def save_model(
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=128,
-        initializer_range=0.3,
+        initializer_range=0.3 * (32 / width) ** 0.5,
         bos_token_id=0,
         eos_token_id=1,
     )
@@ -73,7 +73,7 @@ def save_gpt2(folder: Path, *, seed: int, width: int = 32) -> Path:
         n_embd=width,
         n_layer=2,
         n_head=4,
-        initializer_range=0.3,
+        initializer_range=0.3 * (32 / width) ** 0.5,
         bos_token_id=0,
         eos_token_id=1,
     )
