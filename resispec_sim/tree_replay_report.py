@@ -58,17 +58,17 @@ class TreeReplay:
         """The figures for a terminal, as a rich renderable."""
         found = self.summary
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        grid.add_column("")
+        grid.add_column("", no_wrap=True)
         grid.add_column("tokens per step", justify="right")
         grid.add_column("95% over texts")
         for depth in range(1, len(found["recorded"]["by_depth"]) + 1):
-            grid.add_column(f"P(accept >= {depth})", justify="right")
+            grid.add_column(f"P(n >= {depth})", justify="right")
         grid.add_row(f"recorded, {found['recorded']['rule']}", *_cells(found["recorded"]))
         for figures in found["rules"]:
             grid.add_row(f"all coins, {figures['rule']}", *_cells(figures))
         title = (
             f"{found['n_steps']} steps of {found['n_texts']} texts, tree {found['tree']}, siblings "
-            f"{found['siblings']}; {found['n_cut']} more were cut short"
+            f"{found['siblings']}; {found['n_cut']} more were cut short. n: accepted tokens of a step"
         )
         return Group(Text(title), grid, *(Text(line) for line in self._notes()))
 
