@@ -56,8 +56,8 @@ def test_the_dump_of_trees_is_small_whole_and_agrees_with_its_computed_figures()
     assert found["agreement"]["agrees"] and found["agreement"]["stderr"] < 0.08
     by_rule = {figures["rule"]: figures["tokens_per_step"] for figures in found["rules"]}
     assert max(by_rule, key=by_rule.get) == "exact-shaping"
-    # the same pair along texts of its own, d4b3: 3.21 tokens a step
-    assert abs(by_rule["specinfer"] - 3.21) < 0.3
+    # replay of tiny-t1.0 along texts of the same ten prompts: 3.18 [3.09, 3.27]
+    assert abs(by_rule["specinfer"] - 3.18) < 0.2
 
 
 def check_models(manifest):
