@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from .replay import replay
     from .report import Report
     from .sequences import block_eal, sequence_law
+    from .tree_dumps import TreeDump
     from .tree_plan import plan_trees
+    from .tree_replay import replay_trees
     from .tree_search import optimise_tree
 
 __version__ = "0.1.0"
@@ -37,6 +39,7 @@ __all__ = [
     "Law",
     "Report",
     "ResispecError",
+    "TreeDump",
     "__version__",
     "acceptance_table",
     "appendix_b_kl",
@@ -49,6 +52,7 @@ __all__ = [
     "optimum_for",
     "plan_trees",
     "replay",
+    "replay_trees",
     "sequence_law",
     "write_dump",
 ]
@@ -58,6 +62,7 @@ _HOMES = {
     "Law": "engine",
     "Report": "report",
     "ResispecError": "errors",
+    "TreeDump": "tree_dumps",
     "acceptance_table": "gap",
     "appendix_b_kl": "engine",
     "block_eal": "sequences",
@@ -69,6 +74,7 @@ _HOMES = {
     "optimum_for": "engine",
     "plan_trees": "tree_plan",
     "replay": "replay",
+    "replay_trees": "tree_replay",
     "sequence_law": "sequences",
     "write_dump": "dumps",
 }

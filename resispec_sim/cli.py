@@ -123,10 +123,21 @@ def replay(
 
 @app.command
 def inspect(dump: DumpName, /, *, json_output: Json = False) -> int:
-    """Show what is in a dump and check the checksum of every shard."""
-    from .dumps import open_dump
+    """Show what is in a dump, of positions or of trees, and check every checksum."""
+    from .dumps import open_dump, resolve_dump
+    from .dumps.names import kind_of
     from .inspection import describe, tables
 
+    if kind_of(resolve_dump(dump, None)) == "trees":
+        from .tree_dumps import TreeDump
+        from .tree_inspection import describe_trees, tree_tables
+
+        trees = TreeDump(dump)
+        if json_output:
+            print(json.dumps(describe_trees(trees), indent=2))
+        else:
+            console().print(tree_tables(trees))
+        return 0
     with open_dump(dump) as opened:
         opened.verify()
         if json_output:

@@ -65,33 +65,43 @@ def decode_command(
     profile : bool
         Time drafting, verification and shaping.
     record : Path, optional
-        Folder for the drafted trees with the logits of every node; resispec replay-trees reads it.
+        Folder for the drafted trees with the logits of every node, as text number SEED; more texts may be
+        added to it. resispec replay-trees reads it.
     """
     from .runtime.decode import Decoder
-    from .runtime.drafts import load_draft
+    from .runtime.drafts import draft_identity, load_draft
     from .runtime.models import load_model
+    from .runtime.record import model_identity
 
     print(f"resispec: loading {target}", file=sys.stderr)
     loaded = load_model(target, device=device, torch_dtype=torch_dtype)
+    drafting = load_draft(draft, loaded, fit_text=fit_text, device=device, torch_dtype=torch_dtype)
     decoder = Decoder(
         loaded,
-        load_draft(draft, loaded, fit_text=fit_text, device=device, torch_dtype=torch_dtype),
+        drafting,
         rule,
         tree,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
     )
-    observe = None
+    recorder = observe = None
     if record is not None:
         from .runtime.tree_recorder import TreeRecorder
 
-        recorder = TreeRecorder(record, decoder, target={"name": target}, draft={"name": draft})
+        recorder = TreeRecorder(
+            record,
+            decoder,
+            target=model_identity(loaded),
+            draft=draft_identity(drafting, draft, loaded, fit_text),
+        )
         # one folder can hold the texts of many seeds
         observe = recorder.observer(seed)
     found = decoder.decode(
         prompt, max_new_tokens=max_new_tokens, seed=seed, profile=profile, observe=observe
     )
+    if recorder is not None:
+        recorder.finish(seed)
     if json_output:
         print(json.dumps(summary(found) | {"steps": [asdict(step) for step in found.steps]}))
         return 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, data: bytes) -> Path:
@@ -15,11 +18,19 @@ def write_whole(path: Path, data: bytes) -> Path:
         In a folder that exists; a file of this name is replaced.
     data : bytes
     """
+    with whole_file(path) as file:
+        file.write(data)
+    return path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, which gets its name at the end; as in `write_whole`."""
     # one name, so that what a kill leaves is overwritten by the next attempt
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -27,7 +38,6 @@ def write_whole(path: Path, data: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-    return path
 
 
 def sync_folder(folder: Path) -> None:

@@ -39,8 +39,8 @@ def _summary(dump: Dump) -> Table:
 
     row("dump", dump.path)
     row("kind", f"{manifest.kind}, schema version {manifest.schema_version}")
-    row("target", _identity(manifest.target))
-    row("draft", _identity(manifest.draft))
+    row("target", identity(manifest.target))
+    row("draft", identity(manifest.draft))
     row("tokenizer", manifest.tokenizer or "not recorded")
     row(
         "vocabulary",
@@ -55,7 +55,7 @@ def _summary(dump: Dump) -> Table:
     row("positions", f"{dump.n_positions:,} of {dump.n_prompts:,} prompts")
     row("stored as", _storage(dump))
     for name, value in sorted(manifest.provenance.items()):
-        row(f"provenance: {name}", _flat(value))
+        row(f"provenance: {name}", flat(value))
     return table
 
 
@@ -101,11 +101,13 @@ def _storage(dump: Dump) -> str:
     return f"{dump.manifest.dtype}{minus}, {size:.2f} MiB in {len(dump.manifest.shards)} shards"
 
 
-def _identity(model: dict[str, str]) -> str:
+def identity(model: dict[str, str]) -> str:
+    """A model in a line."""
     return ", ".join(f"{name} {value}" for name, value in model.items()) or "not recorded"
 
 
-def _flat(value: object) -> str:
+def flat(value: object) -> str:
+    """JSON data in a line."""
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_flat(item)}" for name, item in value.items())
+        return ", ".join(f"{name}={flat(item)}" for name, item in value.items())
     return str(value)

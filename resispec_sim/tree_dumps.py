@@ -1,32 +1,30 @@
 """Recorded trees: what a decoder drafted and scored, step by step, and what it accepted.
 
-A folder with a manifest and one safetensors file per step, each written whole before it gets its name, so
-that a crash costs the step in progress only. A file carries the SHA-256 of its arrays.
+A folder with a manifest and the recorded steps, which `resispec_sim.tree_files` lays out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from .dumps.names import resolve_dump
+from .dumps.schema import MANIFEST_NAME
 from .dumps.storage import check_rows, decode_rows
 from .errors import DumpError, ManifestError, ShardError
-from .files import write_whole
+from .tree_files import StepSource, list_steps, load_step
 
 SCHEMA_VERSION = 1
-MANIFEST_NAME = "manifest.json"
-KIND = "trees"
-ABOUT = "resispec"
+KIND: Literal["trees"] = "trees"
 
 
 class TreeManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,8 +54,8 @@ class TreeStep:
     ----------
     text, step : int
         Which text, and which of its steps.
-    n_prefix : int
-        Committed tokens before it; the last is the root.
+    prefix : ndarray of int64
+        All committed tokens before it, the prompt first; the last is the root.
     tokens, parents : ndarray of int64, shape (N,)
         Node 0 is the root, with parent -1; siblings stand in the order in which they were drawn.
     target_logits : ndarray of float64, shape (N, V)
@@ -73,7 +71,7 @@ class TreeStep:
 
     text: int
     step: int
-    n_prefix: int
+    prefix: NDArray[np.int64]
     tokens: NDArray[np.int64]
     parents: NDArray[np.int64]
     target_logits: NDArray[np.float64]
@@ -93,59 +91,70 @@ class TreeStep:
 
 
 class TreeDump:
-    """A folder of recorded trees. Iterating gives its steps in order, each checked as it is read.
+    """Recorded trees. Iterating gives the steps in order, each checked as it is read.
 
     Parameters
     ----------
-    path : str or Path
+    path_or_name : str or Path
+        A folder of ``resispec decode --record``, or the name of a shipped dump of trees.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : TreeManifest
+    sources : list of StepSource
+        Where every step lies, by text and step.
 
     Raises
     ------
+    DumpError
+        No such folder or name, or one without a recorded step.
     ManifestError
         If the folder holds no recorded trees, or another release's.
+    ShardError
+        If the file of a finished text is damaged.
+
+    Examples
+    --------
+    >>> dump = TreeDump("tiny-trees-t1.0")
+    >>> dump.manifest.tree, next(iter(dump)).target_logits.shape
+    ('d4b3', (40, 1024))
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path_or_name: str | os.PathLike[str]) -> None:
+        self.path = resolve_dump(path_or_name, KIND)
         self.manifest = read_manifest(self.path)
-        self.files = sorted(
-            file
-            for file in self.path.iterdir()
-            if re.fullmatch(r"text-\d{5}-step-\d{5}\.safetensors", file.name)
-        )
-        if not self.files:
+        self.sources = list_steps(self.path)
+        if not self.sources:
             raise DumpError(
                 f"{self.path} holds no recorded step; record again with resispec decode --record"
             )
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.sources)
 
     def __iter__(self) -> Iterator[TreeStep]:
-        return (self.read(file) for file in self.files)
+        return (self.read(source) for source in self.sources)
 
-    def read(self, file: Path) -> TreeStep:
-        """One step (`ShardError` if the file was cut short, altered, or holds no tree)."""
-        from safetensors import SafetensorError, safe_open
-        from safetensors.numpy import load
+    @property
+    def n_steps_by_text(self) -> dict[int, int]:
+        """Recorded steps of every text, those that were cut included."""
+        return dict(Counter(source.text for source in self.sources))
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of the files on disk, the manifest aside."""
+        return sum(file.stat().st_size for file in {source.file for source in self.sources})
+
+    def read(self, source: StepSource) -> TreeStep:
+        """One step (`ShardError` if it was cut short, altered, or is no tree)."""
+        arrays, info = load_step(source)
         try:
-            data = file.read_bytes()
-            arrays = load(data)
-            with safe_open(str(file), "numpy") as opened:
-                info = json.loads((opened.metadata() or {})[ABOUT])
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            raise ShardError(f"{file}: not a whole recorded step ({error}); delete it") from error
-        if info.pop("sha256", None) != checksum(arrays, info):
-            raise ShardError(
-                f"{file}: its content does not have the checksum it was stored with; delete it"
-            )
-        try:
-            return self._step(file, arrays, info)
+            return self._step(source, arrays, info)
         except (KeyError, ValueError, IndexError) as error:
-            raise ShardError(f"{file}: not a recorded step: {error}") from error
+            raise ShardError(f"{source}: not a recorded step: {error}") from error
 
-    def _step(self, file: Path, arrays: dict[str, Any], info: dict[str, str]) -> TreeStep:
+    def _step(self, source: StepSource, arrays: dict[str, Any], info: dict[str, str]) -> TreeStep:
         manifest = self.manifest
         tokens, parents = arrays["tokens"], arrays["parents"]
         n = len(tokens)
@@ -163,21 +172,28 @@ class TreeDump:
             raise ValueError(f"parents {parents[:8].tolist()} are no tree")
         if not set(parents[1:].tolist()) == set(inner.tolist()):
             raise ValueError("draft logits are not those of the nodes with children")
+        prefix, path, emitted = (arrays[name] for name in ("prefix", "path", "emitted"))
+        if prefix[-1:].tolist() != tokens[:1].tolist():
+            raise ValueError(f"the root is token {tokens[0]}, not the last one before the step")
+        if parents[path].tolist() != [0, *path[:-1]][: len(path)]:
+            raise ValueError(f"the accepted nodes {path.tolist()} are no way down from the root")
+        if emitted[: len(path)].tolist() != tokens[path].tolist():
+            raise ValueError(f"the emitted tokens {emitted.tolist()} are not those accepted")
         target = decode_rows(arrays["target_logits"], manifest.dtype)
         draft = decode_rows(arrays["draft_logits"], manifest.dtype)
-        check_rows(target, f"{file}, target logits")
+        check_rows(target, f"{source}, target logits")
         if len(inner):
-            check_rows(draft, f"{file}, draft logits")
+            check_rows(draft, f"{source}, draft logits")
         return TreeStep(
             text=int(info["text"]),
             step=int(info["step"]),
-            n_prefix=int(info["n_prefix"]),
+            prefix=prefix,
             tokens=tokens,
             parents=parents,
             target_logits=target,
             draft_logits=dict(zip(inner.tolist(), draft, strict=True)),
-            path=arrays["path"],
-            emitted=arrays["emitted"],
+            path=path,
+            emitted=emitted,
             cut=info["cut"] == "1",
         )
 
@@ -202,30 +218,6 @@ def read_manifest(folder: Path) -> TreeManifest:
         return msgspec.convert(stored, TreeManifest)
     except msgspec.ValidationError as error:
         raise ManifestError(f"{file}: {error}") from error
-
-
-def checksum(arrays: Mapping[str, NDArray[Any]], info: Mapping[str, str]) -> str:
-    """SHA-256 over names, types, shapes and bytes of arrays, and what is said of them."""
-    digest = hashlib.sha256(json.dumps(dict(info), sort_keys=True).encode())
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-def write_step(
-    folder: Path, text: int, step: int, arrays: Mapping[str, NDArray[Any]], info: Mapping[str, str]
-) -> Path:
-    """Store one step; the file gets its name when it is whole and on disk."""
-    from safetensors.numpy import save
-
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    described = {**info, "text": str(text), "step": str(step)}
-    described["sha256"] = checksum(whole, described)
-    # one entry, since the library writes several in any order
-    data = save(whole, {ABOUT: json.dumps(described, sort_keys=True)})
-    return write_whole(folder / f"text-{text:05d}-step-{step:05d}.safetensors", data)
 
 
 def node_order(parents: Sequence[int]) -> list[int]:

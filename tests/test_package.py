@@ -16,7 +16,7 @@ import resispec_sim
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "resispec_sim"
-SHIPPED = ("smollm2-t1.0", "smollm2-t0.6", "tiny-t1.0")
+SHIPPED = ("smollm2-t1.0", "smollm2-t0.6", "tiny-t1.0", "tiny-trees-t1.0")
 HEAVY = {"cupy", "matplotlib", "numba", "pandas", "scipy", "torch", "transformers"}
 
 

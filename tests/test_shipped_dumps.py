@@ -3,13 +3,13 @@
 import hashlib
 import time
 from importlib import resources
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from resispec_sim import exact_law, open_dump, optimal_acceptance
+from resispec_sim import TreeDump, exact_law, open_dump, optimal_acceptance, replay_trees
 
 VOCAB_SIZES = {"smollm2-t1.0": 49_152, "smollm2-t0.6": 49_152, "tiny-t1.0": 1024}
 NAMES = list(VOCAB_SIZES)
@@ -34,13 +34,38 @@ def test_a_dump_has_what_its_readme_says(name):
 def test_the_dump_of_the_small_pair_is_a_long_one_of_the_models_that_travel_with_it():
     with open_dump("tiny-t1.0") as dump:
         assert dump.n_positions >= 3000 and dump.n_prompts >= 40
-        models = resources.files("resispec_sim") / "models"
-        for role in ("target", "draft"):
-            identity = getattr(dump.manifest, role)
-            assert identity["name"] == f"tiny-{role}"
-            assert identity["sha256"] == digest_of_files(Path(str(models / f"tiny-{role}")))
+        check_models(dump.manifest)
         overlaps = [np.minimum(*dump.probs(i)).sum() for i in range(0, len(dump), 20)]
         assert 0.6 < np.mean(overlaps) < 0.85
+
+
+def test_the_dump_of_trees_is_small_whole_and_agrees_with_its_computed_figures():
+    dump = TreeDump("tiny-trees-t1.0")
+    check_models(dump.manifest)
+    assert len(dump.n_steps_by_text) >= 8 and dump.n_bytes < 8e6
+    # a file per text: steps of their own are of an unfinished recording
+    assert {file.suffix for file in dump.path.iterdir()} == {".zip", ".json"}
+    assert sum(1 for _ in dump.path.iterdir()) == len(dump.n_steps_by_text) + 1
+    manifest = (dump.path / "manifest.json").read_text()
+    assert "/" not in manifest.replace("://", "")
+    for step, after in pairwise(dump):
+        if after.text == step.text:
+            assert after.prefix.tolist() == [*step.prefix, *step.emitted]
+    found = replay_trees("tiny-trees-t1.0", "exact").summary
+    assert found["n_steps"] >= 100 and found["tree"] == "d4b3"
+    assert found["agreement"]["agrees"] and found["agreement"]["stderr"] < 0.08
+    by_rule = {figures["rule"]: figures["tokens_per_step"] for figures in found["rules"]}
+    assert max(by_rule, key=by_rule.get) == "exact-shaping"
+    # replay of tiny-t1.0 along texts of the same ten prompts: 3.18 [3.09, 3.27]
+    assert abs(by_rule["specinfer"] - 3.18) < 0.2
+
+
+def check_models(manifest):
+    models = resources.files("resispec_sim") / "models"
+    for role in ("target", "draft"):
+        identity = getattr(manifest, role)
+        assert identity["name"] == f"tiny-{role}"
+        assert identity["sha256"] == digest_of_files(Path(str(models / f"tiny-{role}")))
 
 
 def digest_of_files(folder: Path) -> str:

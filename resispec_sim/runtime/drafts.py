@@ -9,6 +9,7 @@ from .eagle import EagleHead, load_eagle, parse_eagle
 from .early_exit import EarlyExit, early_exit, fit_map, parse_exit
 from .models import LoadedModel, check_same_tokenizer, load_model
 from .prompts import read_text
+from .record import exit_identity, model_identity
 
 NO_DRAFT = "none"
 
@@ -54,3 +55,18 @@ def load_draft(
     draft = load_model(name, device=device, torch_dtype=torch_dtype)
     check_same_tokenizer(target.tokenizer, draft.tokenizer)
     return draft
+
+
+def draft_identity(
+    draft: LoadedModel | EarlyExit | EagleHead | None,
+    name: str,
+    target: LoadedModel,
+    fit_text: str | Path | None = None,
+) -> dict[str, str]:
+    """What a manifest says of a draft that `load_draft` loaded; no path of this machine."""
+    if isinstance(draft, LoadedModel):
+        return model_identity(draft)
+    if isinstance(draft, EarlyExit):
+        text = None if fit_text is None else read_text(Path(fit_text), "fitting text")
+        return exit_identity(target, draft.layer, text)
+    return {"name": NO_DRAFT if draft is None else f"eagle:{Path(name).name}"}

@@ -153,10 +153,10 @@ def _record(
         draft_model = load_model(draft, device=device, torch_dtype=torch_dtype)
         _say_note(say, "draft", draft_model)
         check_same_tokenizer(target_model.tokenizer, draft_model.tokenizer, texts)
-        draft_identity, draft_size = _identity(draft_model), draft_model.vocab_size
+        draft_identity, draft_size = model_identity(draft_model), draft_model.vocab_size
     else:
         draft_model = early_exit(target_model, exit_layer)
-        draft_identity = _exit_identity(target_model, exit_layer, text)
+        draft_identity = exit_identity(target_model, exit_layer, text)
         draft_size = target_model.vocab_size
     prompt_ids = _tokenize(target_model, texts, settings.new_tokens)
 
@@ -165,7 +165,7 @@ def _record(
         new_tokens=settings.new_tokens,
         target_vocab_size=target_model.vocab_size,
         draft_vocab_size=draft_size,
-        target=_identity(target_model),
+        target=model_identity(target_model),
         draft=draft_identity,
         tokenizer=tokenizer_fingerprint(target_model.tokenizer),
         temperature=settings.temperature,
@@ -261,7 +261,8 @@ def _tokenize(target: LoadedModel, texts: Sequence[str], new_tokens: int) -> lis
     return prompt_ids
 
 
-def _identity(model: LoadedModel) -> dict[str, str]:
+def model_identity(model: LoadedModel) -> dict[str, str]:
+    """What a manifest says of a model; no path of this machine."""
     fields = {
         "name": model.source.identity,
         "architecture": type(model.model).__name__,
@@ -271,7 +272,8 @@ def _identity(model: LoadedModel) -> dict[str, str]:
     return {key: value for key, value in fields.items() if value}
 
 
-def _exit_identity(target: LoadedModel, layer: int, text: str | None) -> dict[str, str]:
+def exit_identity(target: LoadedModel, layer: int, text: str | None) -> dict[str, str]:
+    """What a manifest says of an early exit whose map was fitted on a text, if on any."""
     fields = {
         "name": f"exit:{layer} of {target.source.identity}",
         "map": "none: final norm and head only",

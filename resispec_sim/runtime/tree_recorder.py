@@ -9,20 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..dumps.schema import StorageDtype
+from ..dumps.schema import MANIFEST_NAME, StorageDtype
 from ..dumps.storage import encode_rows
 from ..errors import DumpError
 from ..files import write_whole
 from ..provenance import provenance
-from ..tree_dumps import (
-    KIND,
-    MANIFEST_NAME,
-    SCHEMA_VERSION,
-    TreeManifest,
-    node_order,
-    read_manifest,
-    write_step,
-)
+from ..tree_dumps import KIND, SCHEMA_VERSION, TreeManifest, node_order, read_manifest
+from ..tree_files import pack_text, remove_text, write_step
 from .decode import Decoder
 from .steps import NodeLog
 
@@ -34,7 +27,7 @@ class TreeRecorder:
     ----------
     folder : str or Path
         Made if it is not there. One that holds steps of the same decoder is added to: a text that is
-        recorded again replaces its steps.
+        recorded again replaces its steps. A text that was not finished keeps its steps as they are.
     decoder : Decoder
     target, draft : dict of str to str
         Model identities.
@@ -93,8 +86,7 @@ class TreeRecorder:
 
     def observer(self, text: int) -> Callable[[NodeLog], None]:
         """What stores the steps of one text, numbered from 0."""
-        for file in self.folder.glob(f"text-{text:05d}-step-*.safetensors"):
-            file.unlink()
+        remove_text(self.folder, text)
         n_seen = 0
 
         def observe(log: NodeLog) -> None:
@@ -103,6 +95,10 @@ class TreeRecorder:
             n_seen += 1
 
         return observe
+
+    def finish(self, text: int) -> Path:
+        """Put the steps of a text that is at its end into one compressed file; see `pack_text`."""
+        return pack_text(self.folder, text)
 
     def _store(self, text: int, step: int, log: NodeLog) -> None:
         tree = log.tree
@@ -114,6 +110,7 @@ class TreeRecorder:
             row = _numpy(tree.logits[node])[:width]
             draft[i, : len(row)] = row
         arrays: dict[str, Any] = {
+            "prefix": np.array(log.prefix, dtype=np.int64),
             "tokens": np.array(tree.tokens, dtype=np.int64),
             "parents": np.array(tree.parents, dtype=np.int64),
             "inner": np.array(inner, dtype=np.int64),
@@ -128,7 +125,7 @@ class TreeRecorder:
             if inner
             else draft.astype(np.float16),
         }
-        info = {"n_prefix": str(len(log.prefix)), "cut": str(int(log.cut))}
+        info = {"cut": str(int(log.cut))}
         write_step(self.folder, text, step, arrays, info)
 
 
