@@ -194,6 +194,25 @@ def test_altered_logs_and_settings_are_refused(tmp_path: Path, done) -> None:
         log.begin({**log.systems[0], "target": {"name": "another"}})
 
 
+def test_more_prompts_go_on_from_fewer(tmp_path: Path) -> None:
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    for folder in (whole, longer):
+        folder.mkdir()
+    expected = run(whole)
+    run(longer, n_prompts=3)
+    first = log_of(longer, "resispec").records
+    found = run(longer)
+    assert found.systems == expected.systems and found.phases == expected.phases
+    assert len(log_of(longer, "resispec").records) > len(first) == 3
+    with pytest.raises(RunError, match="n_prompts = 5, this one 3"):
+        run(longer, n_prompts=3)
+    with pytest.raises(RunError, match=r"temperature = 1\.0, this one 0\.5"):
+        run(longer, n_prompts=6, temperature=0.5)
+    (longer / "mine.txt").write_text("".join(f"other {i}\n" for i in range(40)))
+    with pytest.raises(RunError, match="prompts"):
+        run(longer, n_prompts=6)
+
+
 def test_too_few_prompts_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"40 prompts.*2 warm-up.*50 measured"):
         run(tmp_path, n_prompts=50)

@@ -36,8 +36,8 @@ class Prepared:
         self.grid = new_grid(self.table)
         self.inputs = (self.space, self.table, self.first)
 
-    def bracket(self):
-        return bracket_three(*self.inputs, self.grid)
+    def bracket(self, tolerance=np.inf):
+        return bracket_three(*self.inputs, self.grid, tolerance)
 
     def walk(self, *, want_law=False):
         return run_walk(self.rule, *self.inputs, 3, want_law=want_law)
@@ -95,10 +95,6 @@ def tail_position(vocab, seed, *, zeros=False):
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 4, 8, 16])
 def test_bracket_encloses_with_every_step(monkeypatch, step, zeros):
-    # the budget is a constant of the kernel: its outer loop runs as plain Python to have another
-    monkeypatch.setattr(
-        grid_module, "_bracket", getattr(grid_module._bracket, "py_func", grid_module._bracket)
-    )
     monkeypatch.setattr(grid_module, "choose_step", lambda *_: step)
     for seed in range(3):
         prepared = Prepared(*tail_position(400, seed, zeros=zeros))
@@ -110,6 +106,19 @@ def test_steps_grow_with_the_work_at_all_nodes():
     steps = [prepared.step(most) for most in (1e12, 1e5, 3e4, 1e4, 1.0)]
     assert steps[0] == 1 and steps[-1] == LARGEST_STEP
     assert steps == sorted(steps) and len(set(steps)) > 2
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9])
+def test_nodes_are_added_until_the_bounds_are_narrow_enough(monkeypatch, tolerance):
+    prepared = Prepared(*tail_position(400, 0))
+    monkeypatch.setattr(grid_module, "choose_step", lambda *_: 1)
+    narrowest = check_bracket(prepared.bracket(), prepared.walk())
+    monkeypatch.setattr(grid_module, "choose_step", lambda *_: LARGEST_STEP)
+    coarse, found = prepared.bracket(), prepared.bracket(tolerance)
+    width = check_bracket(found, prepared.walk())
+    assert width <= max(tolerance, narrowest)
+    if tolerance < narrowest:
+        assert width == narrowest and found.work > coarse.work
 
 
 def test_bracket_of_a_vocabulary_with_many_nodes():

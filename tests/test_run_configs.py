@@ -33,7 +33,7 @@ PAIRS = {
 
 @pytest.fixture(scope="module")
 def configs() -> dict[str, RunConfig]:
-    return list_run_configs()
+    return {name: run for name, run in list_run_configs().items() if name.startswith("table")}
 
 
 def fixed_rows() -> dict[str, tuple[str, str, str, float, tuple[str, ...]]]:
@@ -101,6 +101,20 @@ def test_one_option_makes_every_configuration_local(configs: dict[str, RunConfig
         assert override(here, {}) == here
     shipped = (FOLDER / "local" / "fit_text.txt").read_bytes()
     assert shipped == (ROOT / "logits_dumps" / "fit_text.txt").read_bytes()
+
+
+def test_eight_systems_on_one_model_and_trees_of_one_size() -> None:
+    config = list_run_configs()["smollm2-systems"]
+    assert (config.target, config.device, len(config.methods)) == ("smollm2", "cpu", 8)
+    assert all(Path(source).is_file() for source in config.prompts)
+    assert Path(config.fit_text).is_file()
+    for method in config.methods:
+        tree = config.tree_of(method)
+        if isinstance(tree, TopKShape):
+            assert tree.budget == 40
+        elif tree is not None:
+            assert parse_growmap(tree).n_nodes == 40
+    assert config.draft_of(config.methods[0]) is None
 
 
 def test_eagle_drafts_have_a_substitute_of_their_own(configs, tmp_path: Path) -> None:

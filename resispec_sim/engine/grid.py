@@ -15,7 +15,8 @@ Legend: V = tokens, N = grid nodes, k = index of a weight in ratio order, G = 12
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ from resispec_sim.engine.terms import accept_next, add_term, new_accepted, sum_a
 FloatArray = NDArray[np.float64]
 # Per term of a plain sum of masses that come to 1 at most.
 ROUNDING = 4.0 * np.finfo(np.float64).eps
-MOST_WORK = 10_000_000  # path-steps up to which every node is summed
+MOST_WORK = 5_000_000  # path-steps up to which every node is summed
 LARGEST_STEP = 16
 FEW = 48  # children that are summed one by one rather than left to the grid
 
@@ -63,7 +64,9 @@ class Bracket:
     work: int
 
 
-def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: Grid) -> Bracket:
+def bracket_three(
+    space: RatioSpace, table: Table, first: FirstRejection, grid: Grid, tolerance: float
+) -> Bracket:
     """Bounds of what each of three siblings accepts; those of the first two allow for rounding only.
 
     Parameters
@@ -73,15 +76,34 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
         With moments.
     first : FirstRejection
     grid : Grid
+    tolerance : float
+        Width of the bounds above which more nodes are used, as far as there are any.
 
     Returns
     -------
     Bracket
     """
+    used = np.zeros(N_NODES)
+    step = choose_step(space, table, first.weight, grid, TAIL_OCTAVE, MOST_WORK, used)
+    found = _bracket_at(space, table, first, grid, step)
+    work = found.work
+    width = float((found.high - found.low).sum())
+    while width > tolerance and step > 1:
+        # the gap between a chord and its tangents goes with the square of the step
+        step = max(step >> max(ceil(log2(width / tolerance) / 2), 1), 1)
+        found = _bracket_at(space, table, first, grid, step)
+        work += found.work
+        width = float((found.high - found.low).sum())
+    return replace(found, work=work)
+
+
+def _bracket_at(
+    space: RatioSpace, table: Table, first: FirstRejection, grid: Grid, step: int
+) -> Bracket:
     accepted = new_accepted(space, 3, series=True)
     handed = Handed(np.zeros(N_NODES), np.zeros(N_NODES), np.zeros(N_NODES), np.zeros((3, N_NODES)))
     extra, work = _bracket(
-        space, table, first.weight, first.scale, grid, handed, accepted, new_scratch(3)
+        space, table, first.weight, first.scale, grid, handed, accepted, new_scratch(3), step
     )
     low, high = accepted.mass.copy(), accepted.mass.copy()
     high[2] += extra
@@ -96,11 +118,10 @@ def bracket_three(space: RatioSpace, table: Table, first: FirstRejection, grid: 
 
 
 @kernel
-def _bracket(space, table, first_weight, first_scale, grid, handed, accepted, scratch):
+def _bracket(space, table, first_weight, first_scale, grid, handed, accepted, scratch, step):
     q = space.q
     tok = scratch.counts[4]
     work = 0
-    step = choose_step(space, table, first_weight, grid, TAIL_OCTAVE, MOST_WORK, handed.whole)
     # first pass: what has few children or a token of the head is summed, the rest handed to nodes
     for x in range(space.n_over):
         w, scale = first_weight[x], first_scale[x]

@@ -33,7 +33,7 @@ from resispec_sim.engine.terms import add_term, new_accepted, new_terms, sum_law
 FloatArray = NDArray[np.float64]
 SHARED_STRIDE = 8  # 16 nodes an octave for what light first rejections lead to
 PRIVATE_STRIDE = 16  # 8 for what one token of the head leads to
-LAW_WORK = 1_000_000  # path-steps up to which every node is used for first rejections
+LAW_WORK = 50_000  # path-steps up to which every node is used for first rejections
 NEGLIGIBLE = 1e-6  # draft mass whose clipping on the target's side is left out
 MERGE_SHIFT = 51  # 2 cells an octave of q and of p / q
 PRIVATE_FROM = 300  # heavy children of a token of the head from which they are handed over

@@ -31,8 +31,13 @@ THETA_STEP = 8.0
 # A path-step of fill water has a level to find and takes as long as many plain ones.
 WATER_COST = 16
 HEAVY_COST = 12  # path-steps that a pair of rejections with a look-up costs at three siblings
-GRID_CUT_WORK = 1e7  # path-steps of that walk where the law's estimate does not come from it
+GRID_CUT_WORK = 1e6  # path-steps of that walk where the law's estimate does not come from it
 CUT_SHARE = 0.25  # of the budget, for a walk whose light paths are cut off
+# With so many siblings nearly all paths draw a rejected token again and weigh nothing.
+REPEATS_FROM = 5
+NO_WEIGHT = 1e-20  # paths that are lighter are left out there
+ROUNDING_MASS = 1e-15  # of all that is left out, where it counts as rounding
+NEARLY_ALL = 2e-3  # mass of the paths not walked yet from which it is worth going on to all
 MOMENTS_FROM = 400_000  # pairs of rejections from which series are worth their sums
 
 
@@ -88,13 +93,22 @@ def resispec_outcome(
             check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
         outcome = exact_outcome(rule, space, table, first, n_siblings)
     elif method == "auto":
-        if cheap or not known:
+        if cheap or (not known and n_siblings < REPEATS_FROM):
             outcome = exact_outcome(rule, space, table, first, n_siblings, max_paths)
     if outcome is None:
         if n_siblings == 3 and not table.moments.size:
             table = to_table(space, with_moments=True)
+        # as long as nobody asked for bounds, all paths are better where they turn out to be few
+        exact_work = max_paths if method == "auto" and n_siblings >= REPEATS_FROM else 0.0
         outcome = certified_outcome(
-            rule, space, table, first, n_siblings, CUT_SHARE * max_paths, tolerance
+            rule,
+            space,
+            table,
+            first,
+            n_siblings,
+            CUT_SHARE * max_paths,
+            tolerance,
+            exact_work=exact_work,
         )
     if rule.fill == "water" and space.n_overflow:
         outcome = _without_certain_residual(outcome, space.n_overflow)
@@ -126,13 +140,23 @@ def exact_outcome(
     n_siblings: int,
     max_work: float = np.inf,
 ) -> Outcome | None:
-    """All paths, or None where they turn out to be more than `max_work`."""
-    walked = run_walk(rule, space, table, first, n_siblings, max_work=max_work)
-    return _all_paths(rule, walked) if walked.complete else None
+    """All paths, or None where they turn out to be more than `max_work`.
+
+    With many siblings paths that weigh nothing are left out, as long as all of them together are no more
+    than rounding.
+    """
+    thetas = (NO_WEIGHT, 0.0) if n_siblings >= REPEATS_FROM else (0.0,)
+    for theta in thetas:
+        walked = run_walk(rule, space, table, first, n_siblings, theta=theta, max_work=max_work)
+        if not walked.complete:
+            return None
+        if walked.lost[-1] <= ROUNDING_MASS:
+            return _all_paths(rule, walked)
+    raise AssertionError("a walk of all paths loses none")
 
 
 def _all_paths(rule: ResiSpec, walked: Walked) -> Outcome:
-    law = walked.accepted_by_token.sum(axis=0) + walked.closed
+    law = walked.accepted_by_token.sum(axis=0) + walked.closed + walked.cut
     return Outcome(
         output_probs=check_mass(law, f"the law of {rule.label}"),
         accepted=walked.accepted,
@@ -150,8 +174,12 @@ def certified_outcome(
     n_siblings: int,
     max_work: float,
     tolerance: float,
+    *,
+    exact_work: float = 0.0,
 ) -> Outcome:
     """The heaviest paths under a budget, and rigorous bounds for what the others can add.
+
+    Where they turn out to be nearly all, all are walked if that takes no more than `exact_work`.
 
     Acceptance needs one level less than the law and does not depend on the fill: with three siblings it
     is bracketed on a grid, with more it is walked apart. Both are usually much tighter than the law,
@@ -161,12 +189,16 @@ def certified_outcome(
     if on_grid:
         max_work = min(max_work, GRID_CUT_WORK)
     law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
-    if law.lost[-1] == 0.0:
+    if law.lost[-1] <= (ROUNDING_MASS if exact_work > 0.0 else 0.0):
         return _all_paths(rule, law)
+    if exact_work > 0.0 and law.lost[-1] < NEARLY_ALL:
+        exact = exact_outcome(rule, space, table, first, n_siblings, exact_work)
+        if exact is not None:
+            return exact
     steps = law.steps
     if n_siblings == 3:
         grid = new_grid(table)
-        bracket = bracket_three(space, table, first, grid)
+        bracket = bracket_three(space, table, first, grid, tolerance)
         interval = np.stack((bracket.low, bracket.high), axis=1)
         accepted = interval.mean(axis=1)
         # only the last sibling's mass is not known

@@ -46,7 +46,7 @@ def bench_decode(
     say: Callable[[str], None] = lambda _line: None,
     open_system: OpenSystem = open_system,
 ) -> BenchResults:
-    """Run a benchmark, or what is missing of one that was interrupted.
+    """Run a benchmark, or what is missing of one that was interrupted or had fewer prompts.
 
     Every method meets the same prompts in the same order, measured prompt i with seed + i. Methods
     alternate prompt by prompt, and so does which of them is first; with ``order = "sequential"`` they
@@ -227,12 +227,25 @@ def _check_settings(folder: Path, config: RunConfig, texts: Mapping[str, list[st
         raise RunError(
             f"{path}: not the settings of a run ({error}); take another folder"
         ) from None
-    for key in {**settings, **earlier}:
-        if earlier.get(key) != settings.get(key):
+    n_earlier = earlier.get("n_prompts") if isinstance(earlier, dict) else None
+    longer = isinstance(n_earlier, int) and 0 < n_earlier < config.n_prompts
+    # a prompt's result does not depend on how many come after it
+    same = settings
+    if longer:
+        first = config.warmup_prompts + n_earlier
+        same = _settings(
+            msgspec.structs.replace(config, n_prompts=n_earlier),
+            {dataset: of_set[:first] for dataset, of_set in texts.items()},
+        )
+    # checksums last: another number of prompts has another one
+    for key in sorted({**same, **earlier}, key=lambda key: key == "prompts"):
+        if earlier.get(key) != same.get(key):
             raise RunError(
                 f"{path}: the run in this folder has {key} = {earlier.get(key)!r}, this one "
-                f"{settings.get(key)!r}; take another folder"
+                f"{same.get(key)!r}; take another folder"
             )
+    if longer:
+        write_text(path, json.dumps(settings, indent=2) + "\n")
 
 
 def _records(logs: Mapping[str, Mapping[str, _Logs]]) -> dict[tuple[str, str, bool], Any]:
