@@ -227,7 +227,7 @@ def _check_settings(folder: Path, config: RunConfig, texts: Mapping[str, list[st
         raise RunError(
             f"{path}: not the settings of a run ({error}); take another folder"
         ) from None
-    n_earlier = earlier.get("n_prompts") if isinstance(earlier, dict) else None
+    n_earlier = earlier.get("n_prompts", 0) if isinstance(earlier, dict) else 0
     longer = isinstance(n_earlier, int) and 0 < n_earlier < config.n_prompts
     # a prompt's result does not depend on how many come after it
     same = settings
