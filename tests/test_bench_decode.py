@@ -213,6 +213,20 @@ def test_more_prompts_go_on_from_fewer(tmp_path: Path) -> None:
         run(longer, n_prompts=6)
 
 
+def test_files_are_known_by_their_content_and_not_by_their_folder(tmp_path: Path) -> None:
+    for name, children in (("one", [[1, 2], [], []]), ("two", [[1, 2, 3], [], [], []])):
+        (tmp_path / name).mkdir()
+        map_of = {"schema_version": 1, "children": children}
+        (tmp_path / name / "map.json").write_text(json.dumps(map_of))
+    run(tmp_path, tree=str(tmp_path / "one" / "map.json"))
+    for file in ("run.json", "results.json"):
+        assert str(tmp_path / "one") not in (tmp_path / "out" / file).read_text()
+    (tmp_path / "one").rename(tmp_path / "moved")
+    run(tmp_path, tree=str(tmp_path / "moved" / "map.json"))
+    with pytest.raises(RunError, match="tree = "):
+        run(tmp_path, tree=str(tmp_path / "two" / "map.json"))
+
+
 def test_too_few_prompts_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"40 prompts.*2 warm-up.*50 measured"):
         run(tmp_path, n_prompts=50)

@@ -115,6 +115,8 @@ def bench_decode(
         interrupted = True
     settings = _settings(config, texts)
     settings |= {key: public_name(settings[key]) for key in ("target", "draft")}
+    for method in settings["methods"]:
+        method["draft"] = method["draft"] and public_name(method["draft"])
     record = provenance(command="bench-decode", name=name, config=settings)
     results = summarise(name, config, _records(logs), _systems(logs), interrupted, replaced, record)
     results.save(folder)
@@ -201,8 +203,10 @@ def _open_logs(folder: Path, dataset: str, method: Method) -> _Logs:
 
 
 def _settings(config: RunConfig, texts: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The run as plain data: prompts by their checksum, since a path says nothing elsewhere."""
+    """The run as plain data: files by their checksum, since a path says nothing elsewhere."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
+    for entry in (plain, *plain["methods"]):
+        entry["tree"] = _tree_setting(entry["tree"])
     plain["prompts"] = {
         dataset: hashlib.sha256("\0".join(of_set).encode()).hexdigest()
         for dataset, of_set in texts.items()
@@ -213,6 +217,13 @@ def _settings(config: RunConfig, texts: Mapping[str, list[str]]) -> dict[str, An
             hashlib.sha256(content.read_bytes()).hexdigest() if content.is_file() else "missing"
         )
     return plain
+
+
+def _tree_setting(tree: Any) -> Any:
+    if not isinstance(tree, str) or not Path(tree).is_file():
+        return tree
+    path = Path(tree)
+    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
 def _check_settings(folder: Path, config: RunConfig, texts: Mapping[str, list[str]]) -> None:
