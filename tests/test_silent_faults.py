@@ -118,6 +118,25 @@ def test_cache_that_is_not_extended_is_refused(models):
         cached.feed(TEXT, range(4))
 
 
+def test_number_of_entries_does_not_move_with_the_next_pass(models):
+    """A static cache answers with a tensor that it goes on counting in; ours is a number of its own."""
+    from transformers import StaticCache
+
+    model = models["llama"].model
+    static = StaticCache(config=model.config, max_cache_len=32)
+    with torch.inference_mode():
+        model(torch.tensor([TEXT]), **{cache_keyword(model): static})
+        answer = static.get_seq_length()
+        model(torch.tensor([[9, 30]]), **{cache_keyword(model): static})
+    if torch.is_tensor(answer):
+        assert int(answer) == 6  # it said 4
+    cached = CachedModel(models["llama"])
+    cached.feed(TEXT, range(4))
+    before = cached.n_entries
+    cached.feed([9, 30], [4, 5])
+    assert type(before) is int and (before, cached.n_entries) == (4, 6)
+
+
 def test_compaction_that_forgets_the_path_is_seen(models, monkeypatch):
     """Keeping the first rows behind the prefix, whatever was accepted."""
     right = CachedModel.keep
