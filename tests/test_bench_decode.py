@@ -227,6 +227,14 @@ def test_files_are_known_by_their_content_and_not_by_their_folder(tmp_path: Path
         run(tmp_path, tree=str(tmp_path / "two" / "map.json"))
 
 
+@pytest.mark.parametrize("content", ["[1, 2]", "3", '{"seed": ', ""])
+def test_settings_that_are_none(tmp_path: Path, content) -> None:
+    run(tmp_path)
+    (tmp_path / "out" / "run.json").write_text(content)
+    with pytest.raises(RunError, match="not the settings of a run"):
+        run(tmp_path)
+
+
 def test_too_few_prompts_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"40 prompts.*2 warm-up.*50 measured"):
         run(tmp_path, n_prompts=50)

@@ -233,12 +233,12 @@ def _check_settings(folder: Path, config: RunConfig, texts: Mapping[str, list[st
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
         raise RunError(
             f"{path}: not the settings of a run ({error}); take another folder"
         ) from None
-    n_earlier = earlier.get("n_prompts", 0) if isinstance(earlier, dict) else 0
+    n_earlier = earlier.get("n_prompts", 0)
     longer = isinstance(n_earlier, int) and 0 < n_earlier < config.n_prompts
     # a prompt's result does not depend on how many come after it
     same = settings
