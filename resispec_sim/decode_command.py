@@ -88,6 +88,7 @@ def decode_command(
     recorder = observe = None
     if record is not None:
         from .runtime.tree_recorder import TreeRecorder
+        from .tree_files import list_steps
 
         recorder = TreeRecorder(
             record,
@@ -95,6 +96,11 @@ def decode_command(
             target=model_identity(loaded),
             draft=draft_identity(drafting, draft, loaded, fit_text),
         )
+        if list_steps(record, seed):
+            print(
+                f"resispec: text {seed} of {record} is recorded anew; --seed numbers the texts",
+                file=sys.stderr,
+            )
         # one folder can hold the texts of many seeds
         observe = recorder.observer(seed)
     found = decoder.decode(

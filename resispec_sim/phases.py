@@ -109,6 +109,8 @@ def read_phases(path: str | Path) -> list[MeasuredStep]:
     if path.suffix == ".json":
         try:
             rows = json.loads(text)["phases"]
+            if not all(isinstance(row, dict) for row in rows):
+                raise TypeError("rows that are no objects")
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path}: not the results.json of resispec bench-decode: it has no phases"
@@ -118,7 +120,7 @@ def read_phases(path: str | Path) -> list[MeasuredStep]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for number, row in enumerate(rows, start=1):
         for column in ("dataset", "method", "rule", "phase"):
-            if not row.get(column):
+            if not row.get(column) or not isinstance(row[column], str):
                 raise InputError(f"{path}, row {number}: there is no {column}")
         found.setdefault((row["dataset"], row["method"]), []).append({**row, "number": number})
     steps = [_measured(path, of_system) for of_system in found.values()]
@@ -190,10 +192,19 @@ def step_cost(
 
 def _measured(path: Path, rows: Sequence[Mapping[str, Any]]) -> MeasuredStep:
     seconds = dict.fromkeys(PHASES, 0.0)
+    first, seen = rows[0], set()
     for row in rows:
+        for column in ("rule", "draft", "tree", "n_levels", "n_nodes", "accepted_length"):
+            if row.get(column) != first.get(column):
+                raise InputError(
+                    f"{path}, row {row['number']}: {column} is {row.get(column)!r}, but "
+                    f"{first.get(column)!r} in row {first['number']} of the same system"
+                )
+        if row["phase"] in seen:
+            raise InputError(f"{path}, row {row['number']}: a second row for {row['phase']}")
+        seen.add(row["phase"])
         if row["phase"] in PHASES:
             seconds[row["phase"]] = _number(path, row, "seconds", 0.0)
-    first = rows[0]
     step = MeasuredStep(
         dataset=first["dataset"],
         method=first["method"],

@@ -67,6 +67,8 @@ class TreeStep:
         The tokens that the step committed.
     cut : bool
         Whether the text ended inside it, or its tree was cut down; it counts in no mean.
+    eos : bool
+        Whether it ended the text by an end-of-text token.
     """
 
     text: int
@@ -79,6 +81,7 @@ class TreeStep:
     path: NDArray[np.int64]
     emitted: NDArray[np.int64]
     cut: bool
+    eos: bool = False
 
     @property
     def children(self) -> list[list[int]]:
@@ -151,11 +154,14 @@ class TreeDump:
         arrays, info = load_step(source)
         try:
             return self._step(source, arrays, info)
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ShardError(f"{source}: not a recorded step: {error}") from error
 
     def _step(self, source: StepSource, arrays: dict[str, Any], info: dict[str, str]) -> TreeStep:
         manifest = self.manifest
+        for name in ("prefix", "tokens", "parents", "inner", "path", "emitted"):
+            if arrays[name].dtype != np.int64 or arrays[name].ndim != 1:
+                raise ValueError(f"{name} is no list of whole numbers")
         tokens, parents = arrays["tokens"], arrays["parents"]
         n = len(tokens)
         inner = arrays["inner"]
@@ -179,6 +185,14 @@ class TreeDump:
             raise ValueError(f"the accepted nodes {path.tolist()} are no way down from the root")
         if emitted[: len(path)].tolist() != tokens[path].tolist():
             raise ValueError(f"the emitted tokens {emitted.tolist()} are not those accepted")
+        for name in ("prefix", "tokens", "emitted"):
+            known = (arrays[name] >= 0) & (arrays[name] < manifest.vocab_size)
+            if not known.all():
+                raise ValueError(
+                    f"{name} are not all tokens of a vocabulary of {manifest.vocab_size}"
+                )
+        if len(emitted) != len(path) + 1 and info["cut"] != "1":
+            raise ValueError(f"{len(emitted)} tokens emitted after {len(path)} accepted ones")
         target = decode_rows(arrays["target_logits"], manifest.dtype)
         draft = decode_rows(arrays["draft_logits"], manifest.dtype)
         check_rows(target, f"{source}, target logits")
@@ -195,6 +209,7 @@ class TreeDump:
             path=path,
             emitted=emitted,
             cut=info["cut"] == "1",
+            eos=info.get("eos") == "1",
         )
 
 

@@ -26,6 +26,7 @@ from .files import sync_folder, whole_file, write_whole
 _STEP = re.compile(r"text-(\d{5,})-step-(\d{5,})\.safetensors")
 _PACK = re.compile(r"text-(\d{5,})\.zip")
 _ABOUT = "resispec"
+_HEADER = 30  # bytes before the name of a member, where nothing is said twice
 _NO_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can hold
 
 
@@ -86,10 +87,20 @@ def _members(file: Path, text: int) -> list[StepSource]:
     try:
         with zipfile.ZipFile(file) as pack:
             names = pack.namelist()
-    except (OSError, zipfile.BadZipFile) as error:
+            end = 0
+            # no gaps: a damaged directory may have lost some of its entries
+            for about in pack.infolist():
+                if about.header_offset != end:
+                    raise zipfile.BadZipFile(f"{about.filename} does not follow the one before")
+                end += _HEADER + len(about.filename) + about.compress_size
+            if end != pack.start_dir:
+                raise zipfile.BadZipFile(f"{pack.start_dir - end} bytes belong to no step")
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ShardError(
             f"{file}: not a whole pack of steps ({error}); copy it again, or record the text again"
         ) from error
+    if not names:
+        raise ShardError(f"{file}: holds no step; copy it again, or record the text again")
     found = []
     for name in names:
         match = _STEP.fullmatch(name)

@@ -5,8 +5,9 @@ the throw can be replaced by its expectation: a node is reached with the product
 it, and a step yields one token more than it accepts. Only the candidates are a sample then.
 
 For the rule that recorded, throw and expectation must agree. Given the candidates the difference has mean 0
-in every step, and its variance follows from the same products: a step accepts at least d tokens with
-probability ``r_d``, the sum over the nodes of level d, so ``E[n] = sum r_d``, ``E[n^2] = sum (2 d - 1) r_d``.
+in every step, unless steps are left out by what their coins did, as those are that end in an end-of-text
+token. Its variance follows from the same products: a step accepts at least d tokens with probability
+``r_d``, the sum over the nodes of level d, so ``E[n] = sum r_d``, ``E[n^2] = sum (2 d - 1) r_d``.
 """
 
 from __future__ import annotations
@@ -118,11 +119,13 @@ def replay_trees(
             logits, temperature=manifest.temperature, top_k=manifest.top_k, top_p=manifest.top_p
         )
 
+    n_eos = 0
     rows: list[dict[str, Any]] = []
     levels: list[list[Floats]] = []
     bar = position_progress(len(dump), "replay trees", "steps") if progress else nullcontext()
     with bar as advance:
         for step in dump:
+            n_eos += step.eos
             if not step.cut:
                 reached = [level_reach(step, node_reach(step, rule, to_probs)) for rule in chosen]
                 rows.append(_row(step, chosen, reached))
@@ -145,8 +148,9 @@ def replay_trees(
         "n_texts": int(frame["text"].nunique()),
         "n_steps": len(frame),
         "n_cut": len(dump) - len(frame),
+        "n_eos": n_eos,
         "recorded": {
-            "rule": manifest.rule,
+            "rule": chosen[0].label,
             **_interval(frame, "tokens"),
             "by_depth": by_depth[0],
         },
@@ -159,7 +163,7 @@ def replay_trees(
             }
             for rule, found in zip(chosen, by_depth[1:], strict=True)
         ],
-        "agreement": _agreement(frame, manifest.rule),
+        "agreement": _agreement(frame, chosen[0].label, n_eos),
     }
     record = provenance(dump=str(path_or_name), rules=[rule.label for rule in chosen])
     return TreeReplay(frame=frame, summary=summary, provenance=record)
@@ -195,14 +199,16 @@ def _interval(frame: pd.DataFrame, column: str) -> dict[str, float]:
     return {"tokens_per_step": mean, "low": low, "high": high}
 
 
-def _agreement(frame: pd.DataFrame, label: str) -> dict[str, Any]:
+def _agreement(frame: pd.DataFrame, label: str, n_eos: int) -> dict[str, Any]:
     difference = float((frame["tokens"] - frame[f"expected {label}"]).mean())
     stderr = math.sqrt(frame["variance"].sum()) / len(frame)
+    agrees = abs(difference) <= TWO_SIDED_95 * stderr + 1e-9
     return {
         "rule": label,
         "difference": difference,
         "stderr": stderr,
-        "agrees": abs(difference) <= TWO_SIDED_95 * stderr + 1e-9,
+        # what was left out by its outcome makes the difference mean nothing
+        "agrees": None if n_eos else agrees,
     }
 
 

@@ -32,8 +32,8 @@ class TreeReplay:
         texts (NaN with one text), and ``by_depth``, the probability of accepting at least 1, 2, ... nodes.
         ``agreement``: recorded minus expected tokens per step of the recorded rule, the standard error
         of that over the coins given the candidates, and whether it is within 1.96 of them. Steps that
-        end in an end-of-text token are cut, so they are left out by what their coins did: where
-        texts end so, expect the recorded figure to be off by about their share.
+        end in an end-of-text token (``n_eos``) are cut, so they are left out by what their coins did:
+        where texts end so, the recorded figure is off by about their share, and ``agrees`` is None.
     provenance : dict
     """
 
@@ -74,7 +74,14 @@ class TreeReplay:
 
     def _notes(self) -> list[str]:
         found = self.summary["agreement"]
-        agrees = "they agree" if found["agrees"] else "they do NOT agree: more than 1.96 of it"
+        n_eos = self.summary["n_eos"]
+        if found["agrees"] is None:
+            agrees = (
+                f"no verdict, since {n_eos} {'step' if n_eos == 1 else 'steps'} that ended in an "
+                "end-of-text token had to be left out by what the coins did"
+            )
+        else:
+            agrees = "they agree" if found["agrees"] else "they do NOT agree: more than 1.96 of it"
         lines = [
             f"recorded - all coins, {found['rule']}: {found['difference']:+.3f}; standard error of the "
             f"coins {found['stderr']:.3f}: {agrees}"

@@ -227,6 +227,15 @@ def test_files_are_known_by_their_content_and_not_by_their_folder(tmp_path: Path
         run(tmp_path, tree=str(tmp_path / "two" / "map.json"))
 
 
+def test_two_runs_in_one_folder_do_not_cut_each_other_off(tmp_path: Path, done) -> None:
+    here, other = log_of(tmp_path, "resispec"), log_of(tmp_path, "resispec")
+    about, size = here.systems[0], here.path.stat().st_size
+    here.begin(about)
+    with pytest.raises(RunError, match="another run writes to this folder"):
+        other.begin(about)
+    assert here.path.stat().st_size > size
+
+
 @pytest.mark.parametrize("content", ["[1, 2]", "3", '{"seed": ', ""])
 def test_settings_that_are_none(tmp_path: Path, content) -> None:
     run(tmp_path)

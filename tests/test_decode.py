@@ -138,6 +138,23 @@ def test_same_seed_same_text(models):
     assert decoder.decode("to be", seed=4).token_ids != first
 
 
+def test_tokens_that_the_draft_does_not_know(models, tmp_path):
+    """A target with padding above the tokenizer's last token, and a draft without."""
+    padded = load_model(str(save_model(tmp_path / "padded", seed=1, vocab_size=300)))
+    decoder = Decoder(padded, models["draft"], "specinfer", "d3b2")
+    with pytest.raises(VocabularyError, match="tokens up to 257, but the text holds token 299"):
+        decoder.decode([2, 299, 5])
+    with pytest.raises(VocabularyError, match="tokens up to 257"):
+        for seed in range(20):
+            decoder.decode("to be", max_new_tokens=20, seed=seed, stop_at_eos=False)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", None])
+def test_seeds_that_are_none(models, seed):
+    with pytest.raises(InputError, match="seed"):
+        Decoder(models["target"], None).decode("to be", seed=seed)
+
+
 def test_refusals(models, tmp_path):
     target, draft = models["target"], models["draft"]
     with pytest.raises(RuleError, match="most probable tokens"):

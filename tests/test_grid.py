@@ -108,7 +108,7 @@ def test_steps_grow_with_the_work_at_all_nodes():
     assert steps == sorted(steps) and len(set(steps)) > 2
 
 
-@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9, 1e-320, 0.0])
 def test_nodes_are_added_until_the_bounds_are_narrow_enough(monkeypatch, tolerance):
     prepared = Prepared(*tail_position(400, 0))
     monkeypatch.setattr(grid_module, "choose_step", lambda *_: 1)

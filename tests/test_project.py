@@ -130,6 +130,30 @@ def test_files_without_phases_are_refused(tmp_path: Path) -> None:
         read_phases(tmp_path / "other.json")
     with pytest.raises(InputError, match="cannot be read"):
         read_phases(tmp_path / "none.csv")
+    for content in (
+        '{"phases": null}',
+        '{"phases": {"a": 1}}',
+        "[1, 2]",
+        '"abc"',
+        '{"phases": [[1]]}',
+    ):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(InputError, match="not the results.json"):
+            read_phases(tmp_path / "other.json")
+
+
+def test_rows_of_one_system_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, MEASURED)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[1]]) + "\n")
+    with pytest.raises(InputError, match="a second row for drafting"):
+        read_phases(path)
+    place = lines[0].split(",").index("accepted_length")
+    cells = lines[2].split(",")
+    cells[place] = "77"
+    path.write_text("\n".join([*lines[:2], ",".join(cells), *lines[3:]]) + "\n")
+    with pytest.raises(InputError, match="row 2: accepted_length is '77', but"):
+        read_phases(path)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from live_model import load_small
 
-from resispec_sim.errors import DumpError, ManifestError, ShardError
+from resispec_sim.errors import DumpError, InputError, ManifestError, ShardError
 from resispec_sim.probs import logits_to_probs
 from resispec_sim.rules import parse_rule
 from resispec_sim.tree_dumps import TreeDump
@@ -123,6 +123,9 @@ def test_a_text_that_is_recorded_again_replaces_the_packed_one(tmp_path):
         "manifest.json", "text-00000.zip", "text-00001.zip",
     ]  # fmt: skip
     assert [step.tokens.tolist() for step in TreeDump(folder)] == [log.tree.tokens for log in first]
+    with pytest.raises(InputError):
+        record(folder, "specinfer", n_texts=1, n_tokens=0)
+    assert len(TreeDump(folder)) == len(first)  # nothing took its place yet
     again = record(folder, "specinfer", n_texts=1, n_tokens=5)
     steps = [step.tokens.tolist() for step in TreeDump(folder) if step.text == 0]
     assert (
@@ -190,4 +193,10 @@ def test_the_command_records_a_finished_text_in_one_file(tmp_path, capsys):
     assert (
         dump.manifest.target["name"] == "tiny-target" and len(dump.manifest.draft["sha256"]) == 64
     )
+    assert "recorded anew" not in capsys.readouterr().err
+    assert run_command([*command, "--seed", "3", "--record", str(folder)]) == 0
+    assert "text 3 of" in capsys.readouterr().err
+    other = [*command, "--seed", "4", "--temperature", "0.5", "--record", str(folder)]
+    assert run_command(other) != 0
+    assert "temperature is 1.0 there, 0.5 now" in " ".join(capsys.readouterr().err.split())
     capsys.readouterr()

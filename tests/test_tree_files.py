@@ -1,10 +1,11 @@
 """Files of recorded trees: packing is lossless, survives a crash, and damage is named."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tree_dump_helpers import random_tree, write_manifest, write_tree, write_trees
+from tree_dump_helpers import PARENTS, random_tree, write_manifest, write_tree, write_trees
 
 from resispec_sim import TreeDump, tree_files
 from resispec_sim.errors import DumpError, ShardError
@@ -112,6 +113,13 @@ def test_damage_to_a_pack_is_named(folder):
     assert n_named > 200
 
 
+def test_a_pack_without_steps_is_named(folder):
+    with zipfile.ZipFile(pack_text(folder, 0), "w"):
+        pass
+    with pytest.raises(ShardError, match="text-00000.zip: holds no step"):
+        TreeDump(folder)
+
+
 def test_a_step_that_is_missing_is_named(folder):
     (folder / "text-00001-step-00001.safetensors").unlink()
     with pytest.raises(ShardError, match="step 1 of text 1 is missing"):
@@ -138,6 +146,12 @@ def test_a_step_under_another_name_is_refused(folder):
         ({"path": np.array([1]), "emitted": np.array([9, 0])}, "not those accepted"),
         ({"parents": np.array([-1, 0, 0, 1, 1, 2, 7])}, "no tree"),
         ({"inner": np.array([0, 1, 3])}, "nodes with children"),
+        ({"tokens": np.array([0, 1, 2, 3, 9, 1, 1])}, "tokens are not all tokens"),
+        ({"tokens": np.array([0, 1, 2, 3, -2, 1, 1])}, "tokens are not all tokens"),
+        ({"emitted": np.array([1, 9])}, "emitted are not all tokens"),
+        ({"emitted": np.array([1, 2])}, "2 tokens emitted after 0 accepted"),
+        ({"emitted": np.zeros(0, np.int64)}, "0 tokens emitted after 0 accepted"),
+        ({"parents": np.array(PARENTS, float)}, "parents is no list"),
     ],
 )
 def test_what_is_no_step_is_refused(tmp_path, changes, words):

@@ -198,6 +198,22 @@ def test_the_command_prints_and_writes_the_same_figures(tmp_path, capsys):
     assert "recorded - all coins, specinfer" in printed and "agree" in printed
 
 
+def test_no_verdict_where_steps_were_left_out_by_their_outcome(tmp_path, capsys):
+    trees = write_trees(tmp_path)
+    assert rs.replay_trees(tmp_path).summary["agreement"]["agrees"] in (True, False)
+    write_tree(tmp_path, 1, 3, trees[1, 3], eos=True)
+    summary = rs.replay_trees(tmp_path).summary
+    assert summary["n_eos"] == 1 and summary["agreement"]["agrees"] is None
+    assert run_command(["replay-trees", str(tmp_path)]) == 0
+    assert "no verdict, since 1 step that ended" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_manifest_may_name_its_rule_in_short(tmp_path):
+    write_trees(tmp_path, "resispec")
+    whole = rs.replay_trees(tmp_path).summary
+    assert whole["recorded"]["rule"] == whole["agreement"]["rule"] == whole["rules"][0]["rule"]
+
+
 def test_one_text_has_no_interval_and_cut_steps_are_no_figures(tmp_path, capsys):
     write_trees(tmp_path / "one", n_texts=1)
     assert run_command(["replay-trees", str(tmp_path / "one"), "--json"]) == 0

@@ -59,7 +59,7 @@ def write_manifest(folder, rule="specinfer", siblings="iid", **changes):
     (folder / "manifest.json").write_text(json.dumps(manifest | changes))
 
 
-def write_tree(folder, text, step, tree, path=(), last=0, cut=False, **changes):
+def write_tree(folder, text, step, tree, path=(), last=0, cut=False, eos=False, **changes):
     tokens, targets, drafts = tree
     with np.errstate(divide="ignore"):
         arrays = {
@@ -74,7 +74,8 @@ def write_tree(folder, text, step, tree, path=(), last=0, cut=False, **changes):
                 np.array([drafts[node] for node in INNER], dtype=np.float64)
             ).astype(np.float32),
         }
-    return write_step(folder, text, step, arrays | changes, {"cut": str(int(cut))})
+    about = {"cut": str(int(cut or eos)), "eos": str(int(eos))}
+    return write_step(folder, text, step, arrays | changes, about)
 
 
 def write_trees(folder, rule="specinfer", siblings="iid", *, n_texts=3, n_steps=4, seed=0):

@@ -90,7 +90,8 @@ def bracket_three(
     width = float((found.high - found.low).sum())
     while width > tolerance and step > 1:
         # the gap between a chord and its tangents goes with the square of the step
-        step = max(step >> max(ceil(log2(width / tolerance) / 2), 1), 1)
+        halvings = ceil(log2(width / max(tolerance, ROUNDING)) / 2)
+        step = max(step >> max(halvings, 1), 1)
         found = _bracket_at(space, table, first, grid, step)
         work += found.work
         width = float((found.high - found.low).sum())

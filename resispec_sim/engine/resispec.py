@@ -31,8 +31,8 @@ THETA_STEP = 8.0
 # A path-step of fill water has a level to find and takes as long as many plain ones.
 WATER_COST = 16
 HEAVY_COST = 12  # path-steps that a pair of rejections with a look-up costs at three siblings
-GRID_CUT_WORK = 1e6  # path-steps of that walk where the law's estimate does not come from it
 CUT_SHARE = 0.25  # of the budget, for a walk whose light paths are cut off
+GRID_SHARE = 0.3  # of that, where the law's estimate does not come from the walk
 # With so many siblings nearly all paths draw a rejected token again and weigh nothing.
 REPEATS_FROM = 5
 NO_WEIGHT = 1e-20  # paths that are lighter are left out there
@@ -187,7 +187,7 @@ def certified_outcome(
     """
     on_grid = n_siblings == 3 and rule.fill == "capacity"
     if on_grid:
-        max_work = min(max_work, GRID_CUT_WORK)
+        max_work *= GRID_SHARE
     law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
     if law.lost[-1] <= (ROUNDING_MASS if exact_work > 0.0 else 0.0):
         return _all_paths(rule, law)

@@ -5,6 +5,7 @@ A prompt counts once its closing line is on the disk; what an interruption left 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -109,16 +110,18 @@ class RunLog:
     records: dict[int, PromptRecord] = field(default_factory=dict)
     systems: list[dict[str, object]] = field(default_factory=list)
     _n_good_bytes: int = 0
+    _n_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.path.exists():
             self._read(self.path.read_bytes())
 
     def _read(self, content: bytes) -> None:
+        self._n_bytes = len(content)
         decoder = msgspec.json.Decoder(Line)
         steps: list[StepLine] = []
         n_read = 0
-        lines = content.splitlines(keepends=True)
+        lines = io.BytesIO(content).readlines()  # at line feeds only
         for number, raw in enumerate(lines, start=1):
             n_read += len(raw)
             if not raw.endswith(b"\n"):
@@ -158,6 +161,11 @@ class RunLog:
                     )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
+            if self.path.stat().st_size != self._n_bytes:
+                raise RunError(
+                    f"{self.path}: has changed since it was read: another run writes to this folder; wait "
+                    "for it, or take another folder"
+                )
             os.truncate(self.path, self._n_good_bytes)
         self.systems.append(about)
         self._append([SystemLine(about)])
@@ -174,3 +182,4 @@ class RunLog:
             file.flush()
             os.fsync(file.fileno())
         self._n_good_bytes += len(data)
+        self._n_bytes = self._n_good_bytes

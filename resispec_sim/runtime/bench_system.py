@@ -139,7 +139,7 @@ def open_system(spec: SystemSpec) -> Iterator[System]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch, _ = import_torch()
     random.seed(config.seed)
-    np.random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)  # the most that it takes
     torch.manual_seed(config.seed)
     before = (
         torch.are_deterministic_algorithms_enabled(),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ModelError
+from ..errors import ModelError, VocabularyError
 from .early_exit import EarlyExit, norm_place
 from .models import LoadedModel, attention_limit, cache_keyword, import_torch, on_device
 
@@ -60,6 +60,8 @@ class CachedModel:
         limit = getattr(model.model.config.get_text_config(), "max_position_embeddings", None)
         self.window: int | None = None if limit is None else int(limit)
         self.vocab_size = model.vocab_size
+        embeddings = getattr(model.model, "get_input_embeddings", None)
+        self._n_embedded = embeddings().weight.shape[0] if embeddings else self.vocab_size
         self._module, self._head = _split(model, exit_draft)
         self.reset()
 
@@ -89,6 +91,12 @@ class CachedModel:
         """
         torch = self._torch
         n_new = len(tokens)
+        if max(tokens, default=0) >= self._n_embedded:
+            raise VocabularyError(
+                f"{self.identity} knows tokens up to {self._n_embedded - 1}, but the text holds token "
+                f"{max(tokens)}: one of the other model's padding; take a pair with embeddings for the same "
+                "tokens"
+            )
         if mask is None:
             mask = np.ones((n_new, self.n_entries + n_new), dtype=bool)
             mask[:, self.n_entries :] = np.tril(mask[:, self.n_entries :])

@@ -24,7 +24,7 @@ from .eagle_drafter import EagleDrafter
 from .early_exit import EarlyExit
 from .models import LoadedModel, check_same_tokenizer, import_torch, on_device
 from .steps import Clock, Decoded, Finish, NodeLog, Step
-from .torch_rules import check_logits, draw_tokens, supported, to_probs, verify
+from .torch_rules import BATCHED, check_logits, draw_tokens, supported, to_probs, verify
 
 Tree = str | Path | CompleteTree | GrowMap | TopKTree
 
@@ -95,7 +95,8 @@ class Decoder:
     def _scheme(self) -> str:
         if not supported(self.rule):
             raise RuleError(
-                f"{self.rule.label} cannot be decoded with; use a rule of single positions"
+                f"{self.rule.label} cannot be decoded with; use a rule of single positions that "
+                f"runs on batches: {', '.join(BATCHED)}"
             )
         scheme = self.rule.siblings
         if isinstance(self.plan, TopKTree) and scheme != "topk":
@@ -146,11 +147,14 @@ class Decoder:
         Raises
         ------
         InputError
-            An empty prompt, or one that leaves no room in the window.
+            An empty prompt, or one that leaves no room in the window; a negative seed.
+        VocabularyError
+            A token that the draft has no embedding for, in the prompt or drawn by the target.
         """
         check_whole("max_new_tokens", max_new_tokens)
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {max_new_tokens}: at least 1 is needed")
+        seed = check_whole("seed", seed, at_least=0)
         ids = self._prompt_ids(prompt)
         torch, _ = import_torch()
         on_gpu = self._device.type == "cuda"
@@ -260,6 +264,7 @@ class Decoder:
                     list(path),
                     list(tokens),
                     cut or ends,
+                    ends,
                 )
             )
         with clock.phase("verification"):

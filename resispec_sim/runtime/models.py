@@ -102,7 +102,7 @@ def import_torch() -> tuple[ModuleType, ModuleType]:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"recording needs torch and transformers ({error}); install them with: {TORCH_INSTALL}"
+            f"live models need torch and transformers ({error}); install them with: {TORCH_INSTALL}"
         ) from error
     return torch, transformers
 

@@ -98,6 +98,8 @@ class NodeLog:
         Emitted tokens.
     cut : bool
         As in `Step`.
+    eos : bool
+        Whether the step ended the text by an end-of-text token.
     """
 
     prefix: list[int]
@@ -106,6 +108,7 @@ class NodeLog:
     path: list[int]
     tokens: list[int]
     cut: bool
+    eos: bool
 
 
 class Clock:

@@ -71,10 +71,11 @@ class TreeRecorder:
         self.folder.mkdir(parents=True, exist_ok=True)
         if (self.folder / MANIFEST_NAME).exists():
             found = read_manifest(self.folder)
-            if _settings(found) != _settings(self.manifest):
+            here, there = _settings(self.manifest), _settings(found)
+            for name in (name for name in here if here[name] != there[name]):
                 raise DumpError(
-                    f"{self.folder} holds trees of another decoder ({found.rule}, {found.tree}); choose "
-                    "another folder"
+                    f"{self.folder} holds trees of another decoder: {name} is {there[name]!r} there, "
+                    f"{here[name]!r} now; choose another folder"
                 )
         elif any(self.folder.iterdir()):
             raise DumpError(
@@ -85,12 +86,16 @@ class TreeRecorder:
         )
 
     def observer(self, text: int) -> Callable[[NodeLog], None]:
-        """What stores the steps of one text, numbered from 0."""
-        remove_text(self.folder, text)
+        """What stores the steps of one text, numbered from 0.
+
+        What was recorded of that text before is kept until there is a first step to take its place.
+        """
         n_seen = 0
 
         def observe(log: NodeLog) -> None:
             nonlocal n_seen
+            if n_seen == 0:
+                remove_text(self.folder, text)
             self._store(text, n_seen, log)
             n_seen += 1
 
@@ -125,7 +130,7 @@ class TreeRecorder:
             if inner
             else draft.astype(np.float16),
         }
-        info = {"cut": str(int(log.cut))}
+        info = {"cut": str(int(log.cut)), "eos": str(int(log.eos))}
         write_step(self.folder, text, step, arrays, info)
 
 
