@@ -88,7 +88,7 @@ def decode_command(
     recorder = observe = None
     if record is not None:
         from .runtime.tree_recorder import TreeRecorder
-        from .tree_files import list_steps
+        from .tree_files import holds_text
 
         recorder = TreeRecorder(
             record,
@@ -96,7 +96,7 @@ def decode_command(
             target=model_identity(loaded),
             draft=draft_identity(drafting, draft, loaded, fit_text),
         )
-        if list_steps(record, seed):
+        if holds_text(record, seed):
             print(
                 f"resispec: text {seed} of {record} is recorded anew; --seed numbers the texts",
                 file=sys.stderr,

@@ -59,6 +59,12 @@ def pack_file(folder: Path, text: int) -> Path:
     return folder / f"text-{text:05d}.zip"
 
 
+def holds_text(folder: Path, text: int) -> bool:
+    """Whether anything is recorded of a text, damaged or not."""
+    steps = folder.glob(f"text-{text:05d}-step-*.safetensors")
+    return pack_file(folder, text).exists() or any(True for _ in steps)
+
+
 def list_steps(folder: Path, text: int | None = None) -> list[StepSource]:
     """The recorded steps of a text, or of all, by text and step (`ShardError` where some are lost)."""
     found: dict[tuple[int, int], StepSource] = {}

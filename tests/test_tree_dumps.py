@@ -196,6 +196,9 @@ def test_the_command_records_a_finished_text_in_one_file(tmp_path, capsys):
     assert "recorded anew" not in capsys.readouterr().err
     assert run_command([*command, "--seed", "3", "--record", str(folder)]) == 0
     assert "text 3 of" in capsys.readouterr().err
+    (folder / "text-00003.zip").write_bytes(b"damaged")  # which recording it again mends
+    assert run_command([*command, "--seed", "3", "--record", str(folder)]) == 0
+    assert "text 3 of" in capsys.readouterr().err and len(TreeDump(folder)) > 0
     other = [*command, "--seed", "4", "--temperature", "0.5", "--record", str(folder)]
     assert run_command(other) != 0
     assert "temperature is 1.0 there, 0.5 now" in " ".join(capsys.readouterr().err.split())
