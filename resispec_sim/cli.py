@@ -50,6 +50,7 @@ app = App(
     help="Exact output laws of speculative-decoding verification rules, from recorded logits.",
     version=__version__,
     help_format="plaintext",  # rendering markdown would cost a fifth of a second
+    suppress_keyboard_interrupt=False,  # it would exit without a word
 )
 
 

@@ -68,11 +68,25 @@ def decode_command(
         Folder for the drafted trees with the logits of every node, as text number SEED; more texts may be
         added to it. resispec replay-trees reads it.
     """
+    from .checks import check_whole
+    from .errors import InputError
+    from .probs import check_sampling
+    from .rules import parse_rule
     from .runtime.decode import Decoder
-    from .runtime.drafts import draft_identity, load_draft
+    from .runtime.drafters import parse_plan
+    from .runtime.drafts import NO_DRAFT, draft_identity, load_draft
     from .runtime.models import load_model
     from .runtime.record import model_identity
 
+    # what needs no model is refused before one is loaded
+    check_sampling(temperature, top_k, top_p)
+    check_whole("max_new_tokens", max_new_tokens, at_least=1)
+    check_whole("seed", seed, at_least=0)
+    parse_rule(rule)
+    if draft != NO_DRAFT:
+        parse_plan(tree)
+    if not prompt:
+        raise InputError("the prompt is empty")
     print(f"resispec: loading {target}", file=sys.stderr)
     loaded = load_model(target, device=device, torch_dtype=torch_dtype)
     drafting = load_draft(draft, loaded, fit_text=fit_text, device=device, torch_dtype=torch_dtype)

@@ -205,15 +205,24 @@ def _measured(path: Path, rows: Sequence[Mapping[str, Any]]) -> MeasuredStep:
         seen.add(row["phase"])
         if row["phase"] in PHASES:
             seconds[row["phase"]] = _number(path, row, "seconds", 0.0)
+    n_levels = _number(path, first, "n_levels", 0.0)
+    accepted_length = _number(path, first, "accepted_length", 1.0)
+    absent = [name for name in PHASES if n_levels > 0 and name not in seen]
+    if absent:
+        raise InputError(f"{path}: {first['method']} has no row for {', '.join(absent)}")
+    if n_levels % 1 or accepted_length > n_levels + 1:
+        raise InputError(
+            f"{path}, row {first['number']}: {accepted_length:g} tokens a step on {n_levels:g} drafted levels"
+        )
     step = MeasuredStep(
         dataset=first["dataset"],
         method=first["method"],
         rule=first["rule"],
         draft=first.get("draft") or None,
         tree=first.get("tree") or None,
-        n_levels=int(_number(path, first, "n_levels", 0.0)),
+        n_levels=int(n_levels),
         n_nodes=_number(path, first, "n_nodes", 1.0),
-        accepted_length=_number(path, first, "accepted_length", 1.0),
+        accepted_length=accepted_length,
         seconds=seconds,
     )
     if step.step_seconds <= 0:
@@ -225,7 +234,7 @@ def _measured(path: Path, rows: Sequence[Mapping[str, Any]]) -> MeasuredStep:
 
 def _number(path: Path, row: Mapping[str, Any], column: str, least: float) -> float:
     try:
-        value = float(row[column])
+        value = math.nan if isinstance(row[column], bool) else float(row[column])
     except (KeyError, TypeError, ValueError):
         value = math.nan
     if not (math.isfinite(value) and value >= least):

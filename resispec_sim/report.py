@@ -91,12 +91,23 @@ class Report:
         -------
         Path
         """
-        folder = Path(out_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "positions.csv", self.frame.to_csv(index=False))
-        write_text(folder / "provenance.json", dumps(self.provenance) + "\n")
-        write_text(folder / "summary.json", dumps(self.summary) + "\n")
-        return folder
+        return save_parts(out_dir, "positions.csv", self.frame, self.summary, self.provenance)
+
+
+def save_parts(
+    out_dir: str | os.PathLike[str],
+    table: str,
+    frame: pd.DataFrame,
+    summary: dict[str, Any],
+    provenance: dict[str, Any],
+) -> Path:
+    """Write a table, ``provenance.json`` and then ``summary.json`` to a folder, each atomically."""
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / table, frame.to_csv(index=False))
+    write_text(folder / "provenance.json", dumps(provenance) + "\n")
+    write_text(folder / "summary.json", dumps(summary) + "\n")
+    return folder
 
 
 def dumps(value: Any) -> str:

@@ -5,6 +5,7 @@ A folder with a manifest and the recorded steps, which `resispec_sim.tree_files`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dumps.names import resolve_dump
-from .dumps.schema import MANIFEST_NAME
+from .dumps.schema import MANIFEST_NAME, StorageDtype
 from .dumps.storage import check_rows, decode_rows
 from .errors import DumpError, ManifestError, ShardError
 from .tree_files import StepSource, list_steps, load_step
@@ -28,7 +29,10 @@ KIND: Literal["trees"] = "trees"
 
 
 class TreeManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all recorded steps of a folder share."""
+    """What all recorded steps of a folder share.
+
+    `sha256` is that of the other fields as JSON; `signed` fills it in.
+    """
 
     schema_version: int
     kind: str
@@ -42,8 +46,15 @@ class TreeManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     temperature: float
     top_k: int | None
     top_p: float | None
-    dtype: str
+    dtype: StorageDtype
     provenance: dict[str, Any]
+    sha256: str = ""
+
+    def signed(self) -> TreeManifest:
+        """The same with its checksum."""
+        plain = msgspec.structs.replace(self, sha256="")
+        data = msgspec.json.encode(plain, order="deterministic")
+        return msgspec.structs.replace(self, sha256=hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -66,9 +77,9 @@ class TreeStep:
     emitted : ndarray of int64
         The tokens that the step committed.
     cut : bool
-        Whether the text ended inside it, or its tree was cut down; it counts in no mean.
-    eos : bool
-        Whether it ended the text by an end-of-text token.
+        Whether its tree was cut down to what was left of the text; it counts in no mean.
+    end_tokens : frozenset of int
+        Tokens that end the text.
     """
 
     text: int
@@ -81,7 +92,7 @@ class TreeStep:
     path: NDArray[np.int64]
     emitted: NDArray[np.int64]
     cut: bool
-    eos: bool = False
+    end_tokens: frozenset[int] = frozenset()
 
     @property
     def children(self) -> list[list[int]]:
@@ -159,7 +170,7 @@ class TreeDump:
 
     def _step(self, source: StepSource, arrays: dict[str, Any], info: dict[str, str]) -> TreeStep:
         manifest = self.manifest
-        for name in ("prefix", "tokens", "parents", "inner", "path", "emitted"):
+        for name in ("prefix", "tokens", "parents", "inner", "path", "emitted", "end_tokens"):
             if arrays[name].dtype != np.int64 or arrays[name].ndim != 1:
                 raise ValueError(f"{name} is no list of whole numbers")
         tokens, parents = arrays["tokens"], arrays["parents"]
@@ -191,7 +202,10 @@ class TreeDump:
                 raise ValueError(
                     f"{name} are not all tokens of a vocabulary of {manifest.vocab_size}"
                 )
-        if len(emitted) != len(path) + 1 and info["cut"] != "1":
+        end_tokens = frozenset(arrays["end_tokens"].tolist())
+        # an end-of-text token takes the place of the one behind the accepted ones
+        behind = 0 if len(path) and int(tokens[path[-1]]) in end_tokens else 1
+        if len(emitted) != len(path) + behind:
             raise ValueError(f"{len(emitted)} tokens emitted after {len(path)} accepted ones")
         target = decode_rows(arrays["target_logits"], manifest.dtype)
         draft = decode_rows(arrays["draft_logits"], manifest.dtype)
@@ -209,7 +223,7 @@ class TreeDump:
             path=path,
             emitted=emitted,
             cut=info["cut"] == "1",
-            eos=info.get("eos") == "1",
+            end_tokens=end_tokens,
         )
 
 
@@ -230,9 +244,12 @@ def read_manifest(folder: Path) -> TreeManifest:
             f"{file}: schema version {stored.get('schema_version')!r}; this release reads {SCHEMA_VERSION}"
         )
     try:
-        return msgspec.convert(stored, TreeManifest)
+        manifest = msgspec.convert(stored, TreeManifest)
     except msgspec.ValidationError as error:
         raise ManifestError(f"{file}: {error}") from error
+    if manifest.sha256 != manifest.signed().sha256:
+        raise ManifestError(f"{file}: was altered; its content does not have the checksum in it")
+    return manifest
 
 
 def node_order(parents: Sequence[int]) -> list[int]:

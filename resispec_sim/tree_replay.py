@@ -5,9 +5,10 @@ the throw can be replaced by its expectation: a node is reached with the product
 it, and a step yields one token more than it accepts. Only the candidates are a sample then.
 
 For the rule that recorded, throw and expectation must agree. Given the candidates the difference has mean 0
-in every step, unless steps are left out by what their coins did, as those are that end in an end-of-text
-token. Its variance follows from the same products: a step accepts at least d tokens with probability
-``r_d``, the sum over the nodes of level d, so ``E[n] = sum r_d``, ``E[n^2] = sum (2 d - 1) r_d``.
+in every step, and its variance follows from the same products: a step emits more than d tokens with
+probability ``r_d``, the sum over the nodes of level d, so with ``n`` one less than its tokens
+``E[n] = sum r_d``, ``E[n^2] = sum (2 d - 1) r_d``. Below a token that ends the text nothing is reached, and
+as it is the last one emitted itself it counts in no ``r_d``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def node_reach(step: TreeStep, rule: PositionRule, to_probs: Callable[[Floats], 
     reach = np.zeros(len(step.tokens))
     reach[0] = 1.0
     for node, kids in enumerate(step.children):
-        if not kids or reach[node] == 0.0:
+        # the root is no token of this step, whatever it is
+        ends = node > 0 and int(step.tokens[node]) in step.end_tokens
+        if not kids or reach[node] == 0.0 or ends:
             continue
         target = to_probs(step.target_logits[node])
         draft = to_probs(step.draft_logits[node])
@@ -61,13 +64,14 @@ def node_reach(step: TreeStep, rule: PositionRule, to_probs: Callable[[Floats], 
 
 
 def level_reach(step: TreeStep, reach: Floats) -> Floats:
-    """Probability that at least d nodes are accepted, for d = 1, 2, ... down to the deepest level."""
+    """Probability that more than d tokens are emitted, for d = 1, 2, ... down to the deepest level."""
     depth = np.zeros(len(step.parents), dtype=np.int64)
     for node, parent in enumerate(step.parents):
         if parent >= 0:
             depth[node] = depth[parent] + 1
     levels = np.zeros(depth.max() + 1)
-    np.add.at(levels, depth, reach)
+    goes_on = np.array([int(token) not in step.end_tokens for token in step.tokens])
+    np.add.at(levels, depth, np.where(goes_on, reach, 0.0))
     return levels[1:]
 
 
@@ -119,13 +123,11 @@ def replay_trees(
             logits, temperature=manifest.temperature, top_k=manifest.top_k, top_p=manifest.top_p
         )
 
-    n_eos = 0
     rows: list[dict[str, Any]] = []
     levels: list[list[Floats]] = []
     bar = position_progress(len(dump), "replay trees", "steps") if progress else nullcontext()
     with bar as advance:
         for step in dump:
-            n_eos += step.eos
             if not step.cut:
                 reached = [level_reach(step, node_reach(step, rule, to_probs)) for rule in chosen]
                 rows.append(_row(step, chosen, reached))
@@ -148,7 +150,6 @@ def replay_trees(
         "n_texts": int(frame["text"].nunique()),
         "n_steps": len(frame),
         "n_cut": len(dump) - len(frame),
-        "n_eos": n_eos,
         "recorded": {
             "rule": chosen[0].label,
             **_interval(frame, "tokens"),
@@ -163,7 +164,7 @@ def replay_trees(
             }
             for rule, found in zip(chosen, by_depth[1:], strict=True)
         ],
-        "agreement": _agreement(frame, chosen[0].label, n_eos),
+        "agreement": _agreement(frame, chosen[0].label),
     }
     record = provenance(dump=str(path_or_name), rules=[rule.label for rule in chosen])
     return TreeReplay(frame=frame, summary=summary, provenance=record)
@@ -182,7 +183,7 @@ def _row(step: TreeStep, rules: Sequence[Rule], reached: Sequence[Floats]) -> di
 
 
 def _recorded_levels(step: TreeStep, like: Floats) -> Floats:
-    return (np.arange(1, len(like) + 1) <= len(step.path)).astype(np.float64)
+    return (np.arange(1, len(like) + 1) < len(step.emitted)).astype(np.float64)
 
 
 def _mean_levels(steps: Iterable[Floats]) -> list[float]:
@@ -199,16 +200,14 @@ def _interval(frame: pd.DataFrame, column: str) -> dict[str, float]:
     return {"tokens_per_step": mean, "low": low, "high": high}
 
 
-def _agreement(frame: pd.DataFrame, label: str, n_eos: int) -> dict[str, Any]:
+def _agreement(frame: pd.DataFrame, label: str) -> dict[str, Any]:
     difference = float((frame["tokens"] - frame[f"expected {label}"]).mean())
     stderr = math.sqrt(frame["variance"].sum()) / len(frame)
-    agrees = abs(difference) <= TWO_SIDED_95 * stderr + 1e-9
     return {
         "rule": label,
         "difference": difference,
         "stderr": stderr,
-        # what was left out by its outcome makes the difference mean nothing
-        "agrees": None if n_eos else agrees,
+        "agrees": abs(difference) <= TWO_SIDED_95 * stderr + 1e-9,
     }
 
 

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .report import dumps, write_text
+from .report import dumps, save_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,8 @@ class TreeReplay:
         ``recorded`` and, per rule, ``rules``: ``tokens_per_step`` with a 95 % bootstrap interval over
         texts (NaN with one text), and ``by_depth``, the probability of accepting at least 1, 2, ... nodes.
         ``agreement``: recorded minus expected tokens per step of the recorded rule, the standard error
-        of that over the coins given the candidates, and whether it is within 1.96 of them. Steps that
-        end in an end-of-text token (``n_eos``) are cut, so they are left out by what their coins did:
-        where texts end so, the recorded figure is off by about their share, and ``agrees`` is None.
+        of that over the coins given the candidates, and whether it is within 1.96 of them. A token
+        that ends the text is the last one of its step, whether it was drafted or not.
     provenance : dict
     """
 
@@ -47,12 +46,7 @@ class TreeReplay:
 
     def save(self, out_dir: str | os.PathLike[str]) -> Path:
         """Write ``summary.json``, ``steps.csv`` and ``provenance.json`` to a folder."""
-        folder = Path(out_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "steps.csv", self.frame.to_csv(index=False))
-        write_text(folder / "provenance.json", dumps(self.provenance) + "\n")
-        write_text(folder / "summary.json", dumps(self.summary) + "\n")
-        return folder
+        return save_parts(out_dir, "steps.csv", self.frame, self.summary, self.provenance)
 
     def table(self) -> RenderableType:
         """The figures for a terminal, as a rich renderable."""
@@ -68,20 +62,14 @@ class TreeReplay:
             grid.add_row(f"all coins, {figures['rule']}", *_cells(figures))
         title = (
             f"{found['n_steps']} steps of {found['n_texts']} texts, tree {found['tree']}, siblings "
-            f"{found['siblings']}; {found['n_cut']} more were cut short. n: accepted tokens of a step"
+            f"{found['siblings']}; {found['n_cut']} more were cut short. n: accepted tokens of a step, "
+            "one that ends the text aside"
         )
         return Group(Text(title), grid, *(Text(line) for line in self._notes()))
 
     def _notes(self) -> list[str]:
         found = self.summary["agreement"]
-        n_eos = self.summary["n_eos"]
-        if found["agrees"] is None:
-            agrees = (
-                f"no verdict, since {n_eos} {'step' if n_eos == 1 else 'steps'} that ended in an "
-                "end-of-text token had to be left out by what the coins did"
-            )
-        else:
-            agrees = "they agree" if found["agrees"] else "they do NOT agree: more than 1.96 of it"
+        agrees = "they agree" if found["agrees"] else "they do NOT agree: more than 1.96 of it"
         lines = [
             f"recorded - all coins, {found['rule']}: {found['difference']:+.3f}; standard error of the "
             f"coins {found['stderr']:.3f}: {agrees}"

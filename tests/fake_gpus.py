@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from runtime_models import NoTokenizer
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -138,18 +139,6 @@ def fake_gpus(monkeypatch):
             yield waits
 
 
-class Tokenizer:
-    """Nothing but what the decoder asks for."""
-
-    eos_token_id = None
-
-    def get_vocab(self):
-        return {}
-
-    def decode(self, ids):
-        return ""
-
-
 def llama(n_layers, dtype, attention="sdpa"):
     config = LlamaConfig(
         vocab_size=40,
@@ -162,7 +151,7 @@ def llama(n_layers, dtype, attention="sdpa"):
         attn_implementation=attention,
     )
     model = LlamaForCausalLM(config).to("cuda:0", dtype).eval().requires_grad_(False)
-    return LoadedModel(model, Tokenizer(), ModelSource("", None, "fake"), "")
+    return LoadedModel(model, NoTokenizer(), ModelSource("", None, "fake"), "")
 
 
 def spread(loaded):

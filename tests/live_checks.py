@@ -26,15 +26,27 @@ GREEDY_CASES = [
 def generate_greedily(model, ids, n_tokens):
     """What `generate` of transformers appends, with no end-of-text token."""
     with torch.inference_mode():
+        tokens = torch.tensor([ids], device=model.device)
         whole = model.model.generate(
-            torch.tensor([ids]),
-            attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+            tokens,
+            attention_mask=torch.ones_like(tokens),
             do_sample=False,
             max_new_tokens=n_tokens,
             eos_token_id=model.vocab_size,  # none of its tokens
             pad_token_id=0,
         )
     return whole[0, len(ids) :].tolist()
+
+
+def first_difference(model, found, expected):
+    """Tokens of a text that are as expected, and the gap of logits where they part; None if nowhere."""
+    assert len(found.token_ids) == len(expected)
+    pairs = list(zip(found.token_ids, expected, strict=True))
+    i = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+    if i is None:
+        return len(pairs), None
+    logits = sequential(model, [*found.prompt_ids, *expected[:i]])[-1]
+    return i, float((logits.max() - logits[pairs[i][0]]).abs())
 
 
 @dataclass
@@ -48,14 +60,10 @@ class GreedyRun:
 
     def add(self, model, found, expected):
         """Compare a text to its end, or to a near tie: behind it the two are different texts."""
-        assert len(found.token_ids) == len(expected)
         self.n_accepted += sum(step.n_accepted for step in found.steps)
         self.n_steps += len(found.steps)
-        pairs = list(zip(found.token_ids, expected, strict=True))
-        i = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
-        self.n_equal += i
-        if i < len(pairs):
-            logits = sequential(model, [*found.prompt_ids, *expected[:i]])[-1]
-            gap = float((logits.max() - logits[pairs[i][0]]).abs())
-            assert gap < TOLERANCE, f"token {i} of {found.prompt_ids}: {pairs[i]}, gap {gap}"
+        n_equal, gap = first_difference(model, found, expected)
+        self.n_equal += n_equal
+        if gap is not None:
+            assert gap < TOLERANCE, f"token {n_equal} of {found.prompt_ids}, gap {gap}"
             self.gaps.append(gap)

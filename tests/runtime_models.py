@@ -21,6 +21,18 @@ def save_tokenizer(folder: Path, *, shift: int = 0) -> None:
     fast.save_pretrained(folder)
 
 
+class NoTokenizer:
+    """Nothing but what the decoder asks for; shapes have no text."""
+
+    eos_token_id = None
+
+    def get_vocab(self):
+        return {}
+
+    def decode(self, ids):
+        return ""
+
+
 def save_model(
     folder: Path,
     *,

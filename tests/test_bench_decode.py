@@ -236,6 +236,42 @@ def test_two_runs_in_one_folder_do_not_cut_each_other_off(tmp_path: Path, done) 
     assert here.path.stat().st_size > size
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"n_tokens":', '"n_tokens":1'), ('"seconds":', '"seconds":-'), ('"step":0', '"step":1')],
+)
+def test_a_log_whose_steps_do_not_add_up_is_refused(tmp_path: Path, done, old, new) -> None:
+    path = tmp_path / "out/raw/mine/specinfer.jsonl"
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(RunError, match=r"specinfer\.jsonl, line \d+: the steps of prompt 0"):
+        run(tmp_path)
+
+
+def test_lines_that_were_lost_or_doubled_are_noticed(tmp_path: Path, done) -> None:
+    path = tmp_path / "out/raw/mine/specinfer.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    for changed in ([*lines[:2], *lines[3:]], [*lines[:3], *lines[2:]]):
+        path.write_text("".join(changed))
+        with pytest.raises(RunError, match="do not add up"):
+            run(tmp_path)
+
+
+def test_logs_that_changed_places_are_refused(tmp_path: Path, done) -> None:
+    folder = tmp_path / "out/raw/mine"
+    here, there = folder / "specinfer.jsonl", folder / "resispec.jsonl"
+    first, second = here.read_text(), there.read_text()
+    here.write_text(second)
+    there.write_text(first)
+    with pytest.raises(RunError, match="holds the run of 'ResiSpec', not of 'SpecInfer'"):
+        run(tmp_path)
+
+
+def test_settings_of_a_run_that_never_began_bind_nobody(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text('{"seed": 1}')
+    assert not run(tmp_path, seed=7).partial
+
+
 @pytest.mark.parametrize("content", ["[1, 2]", "3", '{"seed": ', ""])
 def test_settings_that_are_none(tmp_path: Path, content) -> None:
     run(tmp_path)

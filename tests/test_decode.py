@@ -112,6 +112,8 @@ def test_ends(models):
         assert found.token_ids.count(eos) == (found.finished == "eos")
         assert len(found.token_ids) == 60 or found.token_ids[-1] == eos
         ended += found.finished == "eos"
+        # only what is known before anything is drawn takes a step out of the means
+        assert all(step.cut == (step.n_nodes < decoder.plan.n_nodes) for step in found.steps)
     assert ended > 0
     for n in range(1, 7):
         assert len(decoder.decode("to be", max_new_tokens=n, stop_at_eos=False).token_ids) == n

@@ -142,6 +142,21 @@ def test_files_without_phases_are_refused(tmp_path: Path) -> None:
             read_phases(tmp_path / "other.json")
 
 
+def test_systems_that_lack_a_phase_or_accept_too_much_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path, MEASURED)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    with pytest.raises(InputError, match="has no row for drafting"):
+        read_phases(path)
+    place = lines[0].split(",").index("accepted_length")
+    changed = [line.split(",") for line in lines[1:4]]
+    for cells in changed:
+        cells[place] = "1e9"
+    path.write_text("\n".join([lines[0], *map(",".join, changed), *lines[4:]]) + "\n")
+    with pytest.raises(InputError, match="1e\\+09 tokens a step on"):
+        read_phases(path)
+
+
 def test_rows_of_one_system_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path, MEASURED)
     lines = path.read_text().splitlines()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from runtime_models import TEXTS, save_model
 
+from resispec_sim.cli import run_command
 from resispec_sim.errors import InputError, ModelError, VocabularyError
 from resispec_sim.probs import logits_to_probs
 from resispec_sim.runtime import models
@@ -351,3 +352,31 @@ def test_killed_recording_resumes_to_the_same_bytes(
 
     assert content(whole) == content(killed)
     assert len(content(whole)) == len(TEXTS) * 3 + 1
+
+
+@pytest.mark.parametrize("name, meant", [("tiny-drft", "tiny-draft"), ("smolm2", "smollm2")])
+def test_a_mistyped_name_does_not_go_to_the_hub(name, meant):
+    with pytest.raises(ModelError, match=f"did you mean '{meant}'"):
+        models.resolve_model(name)
+    assert models.resolve_model(f"someone/{name}").location == f"someone/{name}"
+
+
+def test_an_interruption_is_said(monkeypatch, capsys):
+    def interrupt(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "load_model", interrupt)
+    assert run_command(["decode", "It was late"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--rule", "specinver"], ["--tree", "d5"], ["--tree", "no.json"], ["--temperature", "-1"],
+     ["--max-new-tokens", "0"], ["--seed", "-1"], ["--top-p", "2"]],
+)  # fmt: skip
+def test_what_needs_no_model_is_refused_before_one_is_loaded(monkeypatch, capsys, arguments):
+    monkeypatch.setattr(models, "load_model", lambda *_arguments, **_options: pytest.fail())
+    assert run_command(["decode", "It was late", *arguments]) == 2
+    assert "loading" not in capsys.readouterr().err
+    assert run_command(["decode", ""]) == 2

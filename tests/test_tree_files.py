@@ -1,5 +1,6 @@
 """Files of recorded trees: packing is lossless, survives a crash, and damage is named."""
 
+import json
 import zipfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tree_dump_helpers import PARENTS, random_tree, write_manifest, write_tree, write_trees
 
 from resispec_sim import TreeDump, tree_files
-from resispec_sim.errors import DumpError, ShardError
+from resispec_sim.errors import DumpError, ManifestError, ShardError
 from resispec_sim.tree_files import list_steps, pack_text, remove_text
 
 
@@ -113,6 +114,16 @@ def test_damage_to_a_pack_is_named(folder):
     assert n_named > 200
 
 
+@pytest.mark.parametrize("field, value", [("temperature", 0.5), ("rule", "k-seq"), ("top_k", 3)])
+def test_a_manifest_that_was_altered_is_refused(folder, field, value):
+    file = folder / "manifest.json"
+    stored = json.loads(file.read_text())
+    assert stored[field] != value
+    file.write_text(json.dumps(stored | {field: value}))
+    with pytest.raises(ManifestError, match="was altered"):
+        TreeDump(folder)
+
+
 def test_a_pack_without_steps_is_named(folder):
     with zipfile.ZipFile(pack_text(folder, 0), "w"):
         pass
@@ -150,6 +161,7 @@ def test_a_step_under_another_name_is_refused(folder):
         ({"tokens": np.array([0, 1, 2, 3, -2, 1, 1])}, "tokens are not all tokens"),
         ({"emitted": np.array([1, 9])}, "emitted are not all tokens"),
         ({"emitted": np.array([1, 2])}, "2 tokens emitted after 0 accepted"),
+        ({"end_tokens": np.array([0.5])}, "end_tokens is no list"),
         ({"emitted": np.zeros(0, np.int64)}, "0 tokens emitted after 0 accepted"),
         ({"parents": np.array(PARENTS, float)}, "parents is no list"),
     ],

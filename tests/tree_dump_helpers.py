@@ -1,12 +1,12 @@
 """Recorded trees written by hand: models, rules and decoders are not needed to read them."""
 
 import itertools
-import json
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 
-from resispec_sim.tree_dumps import TreeStep
+from resispec_sim.tree_dumps import TreeManifest, TreeStep
 from resispec_sim.tree_files import write_step
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2]  # d3b2
@@ -56,10 +56,11 @@ def write_manifest(folder, rule="specinfer", siblings="iid", **changes):
         "draft_vocab_size": VOCAB_SIZE, "temperature": 1.0, "top_k": None, "top_p": None,
         "dtype": "float32", "provenance": {},
     }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+    signed = msgspec.convert(manifest | changes, TreeManifest).signed()
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(signed))
 
 
-def write_tree(folder, text, step, tree, path=(), last=0, cut=False, eos=False, **changes):
+def write_tree(folder, text, step, tree, path=(), last=0, cut=False, **changes):
     tokens, targets, drafts = tree
     with np.errstate(divide="ignore"):
         arrays = {
@@ -67,6 +68,7 @@ def write_tree(folder, text, step, tree, path=(), last=0, cut=False, eos=False, 
             "tokens": np.array(tokens),
             "parents": np.array(PARENTS),
             "inner": np.array(INNER),
+            "end_tokens": np.zeros(0, dtype=np.int64),
             "path": np.array(path, dtype=np.int64),
             "emitted": np.array([*(tokens[node] for node in path), last]),
             "target_logits": np.log(np.array(targets, dtype=np.float64)).astype(np.float32),
@@ -74,8 +76,7 @@ def write_tree(folder, text, step, tree, path=(), last=0, cut=False, eos=False, 
                 np.array([drafts[node] for node in INNER], dtype=np.float64)
             ).astype(np.float32),
         }
-    about = {"cut": str(int(cut or eos)), "eos": str(int(eos))}
-    return write_step(folder, text, step, arrays | changes, about)
+    return write_step(folder, text, step, arrays | changes, {"cut": str(int(cut))})
 
 
 def write_trees(folder, rule="specinfer", siblings="iid", *, n_texts=3, n_steps=4, seed=0):

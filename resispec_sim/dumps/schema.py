@@ -337,9 +337,11 @@ def check_manifest(manifest: Manifest, where: str = "the plan") -> None:
 
 
 def differing_fields(old: Manifest, new: Manifest) -> list[str]:
-    """Describe every field in which two plans differ, checksums aside."""
-    lines = []
-    for field in Manifest.__struct_fields__:
+    """Describe every field in which two plans differ, checksums aside; shards if nothing else does."""
+    lines: list[str] = []
+    for field in sorted(Manifest.__struct_fields__, key=lambda name: name == "shards"):
+        if field == "shards" and lines:
+            continue
         a, b = getattr(without_checksums(old), field), getattr(without_checksums(new), field)
         if isinstance(a, dict) and isinstance(b, dict):
             keys = sorted(k for k in a.keys() | b.keys() if a.get(k) != b.get(k))

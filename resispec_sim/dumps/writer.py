@@ -85,9 +85,8 @@ class DumpWriter:
             found = read_manifest(self.path)
             differences = differing_fields(found, manifest)
             if differences:
-                listed = "\n  ".join(differences)
                 raise ManifestError(
-                    f"{self.path} holds a recording of another plan:\n  {listed}\n"
+                    f"{self.path} holds a recording of another plan: {'; '.join(differences)}. "
                     "Run the first command again to resume it, or record into a new folder."
                 )
             self.manifest = found

@@ -40,7 +40,7 @@ from resispec_sim.engine.terms import accept_next, add_term, new_accepted, sum_a
 FloatArray = NDArray[np.float64]
 # Per term of a plain sum of masses that come to 1 at most.
 ROUNDING = 4.0 * np.finfo(np.float64).eps
-MOST_WORK = 5_000_000  # path-steps up to which every node is summed
+MOST_WORK = 5_000_000  # path-steps up to which every node is summed at first
 LARGEST_STEP = 16
 FEW = 48  # children that are summed one by one rather than left to the grid
 

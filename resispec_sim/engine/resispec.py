@@ -85,6 +85,8 @@ def resispec_outcome(
     # capacity, three siblings: a light pair of rejections costs nothing worth counting
     known = n_siblings == 3 and rule.fill == "capacity"
     cheap = known and HEAVY_COST * heavy <= max_paths
+    cut_work = CUT_SHARE * max_paths
+    heaviest: Walked | None = None
     outcome: Outcome | None = None
     if method == "sampled":
         outcome = sampled_outcome(rule, space, table, first, n_siblings, max_paths, seed)
@@ -93,22 +95,17 @@ def resispec_outcome(
             check_walkable(rule, predict_path_steps(space, first.weight, n_siblings))
         outcome = exact_outcome(rule, space, table, first, n_siblings)
     elif method == "auto":
-        if cheap or (not known and n_siblings < REPEATS_FROM):
+        worth_it = cheap or not known
+        if n_siblings >= REPEATS_FROM:
+            heaviest = _deepen(rule, space, table, first, n_siblings, cut_work, want_law=True)
+            worth_it = heaviest.lost[-1] < NEARLY_ALL
+        if worth_it:
             outcome = exact_outcome(rule, space, table, first, n_siblings, max_paths)
     if outcome is None:
         if n_siblings == 3 and not table.moments.size:
             table = to_table(space, with_moments=True)
-        # as long as nobody asked for bounds, all paths are better where they turn out to be few
-        exact_work = max_paths if method == "auto" and n_siblings >= REPEATS_FROM else 0.0
         outcome = certified_outcome(
-            rule,
-            space,
-            table,
-            first,
-            n_siblings,
-            CUT_SHARE * max_paths,
-            tolerance,
-            exact_work=exact_work,
+            rule, space, table, first, n_siblings, cut_work, tolerance, heaviest
         )
     if rule.fill == "water" and space.n_overflow:
         outcome = _without_certain_residual(outcome, space.n_overflow)
@@ -174,27 +171,22 @@ def certified_outcome(
     n_siblings: int,
     max_work: float,
     tolerance: float,
-    *,
-    exact_work: float = 0.0,
+    law: Walked | None = None,
 ) -> Outcome:
     """The heaviest paths under a budget, and rigorous bounds for what the others can add.
 
-    Where they turn out to be nearly all, all are walked if that takes no more than `exact_work`.
-
     Acceptance needs one level less than the law and does not depend on the fill: with three siblings it
     is bracketed on a grid, with more it is walked apart. Both are usually much tighter than the law,
-    whose estimate with three siblings and fill ``capacity`` comes from a grid too.
+    whose estimate with three siblings and fill ``capacity`` comes from a grid too. `law` is the walk of
+    the heaviest paths where it was made already.
     """
     on_grid = n_siblings == 3 and rule.fill == "capacity"
     if on_grid:
         max_work *= GRID_SHARE
-    law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
-    if law.lost[-1] <= (ROUNDING_MASS if exact_work > 0.0 else 0.0):
+    if law is None:
+        law = _deepen(rule, space, table, first, n_siblings, max_work, want_law=True)
+    if law.lost[-1] == 0.0:
         return _all_paths(rule, law)
-    if exact_work > 0.0 and law.lost[-1] < NEARLY_ALL:
-        exact = exact_outcome(rule, space, table, first, n_siblings, exact_work)
-        if exact is not None:
-            return exact
     steps = law.steps
     if n_siblings == 3:
         grid = new_grid(table)

@@ -139,8 +139,9 @@ def _run_group(
         for method in methods:
             system = stack.enter_context(start(SystemSpec(config, method)))
             systems[method.name] = system
-            logs[method.name].measured.begin(system.about)
-            logs[method.name].profiled.begin(system.about)
+            about = {**system.about, "method": method.name}
+            logs[method.name].measured.begin(about)
+            logs[method.name].profiled.begin(about)
         for text in warmup:
             for system in systems.values():
                 system.decode(-1, text, config.seed, False)
@@ -196,10 +197,18 @@ def _texts(config: RunConfig, source: str) -> list[str]:
 
 def _open_logs(folder: Path, dataset: str, method: Method) -> _Logs:
     stem = folder / "raw" / dataset / slug(method.name)
-    return _Logs(
+    logs = _Logs(
         RunLog(stem.with_name(f"{stem.name}.jsonl")),
         RunLog(stem.with_name(f"{stem.name}.profile.jsonl")),
     )
+    for log in (logs.measured, logs.profiled):
+        for about in log.systems:
+            if about.get("method") != method.name:
+                raise RunError(
+                    f"{log.path}: holds the run of {about.get('method')!r}, not of {method.name!r}; give the "
+                    "file its own name back"
+                )
+    return logs
 
 
 def _settings(config: RunConfig, texts: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -229,7 +238,7 @@ def _tree_setting(tree: Any) -> Any:
 def _check_settings(folder: Path, config: RunConfig, texts: Mapping[str, list[str]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path, settings = folder / SETTINGS, _settings(config, texts)
-    if not path.exists():
+    if not path.exists() or not any(folder.glob("raw/*/*.jsonl")):
         write_text(path, json.dumps(settings, indent=2) + "\n")
         return
     try:

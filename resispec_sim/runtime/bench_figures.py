@@ -130,7 +130,7 @@ def phase_figures(
     """Seconds per step and phase of profiled prompts, one row per phase.
 
     ``share`` is the part of drafting, verification and shaping together; budgeting, redistribution
-    and proxy are parts of shaping. Steps that the end of the text cut are left out, since their trees
+    and proxy are parts of shaping. Steps that were cut are left out, since their trees
     may be smaller.
     """
     whole = {

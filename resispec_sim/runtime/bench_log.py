@@ -26,7 +26,7 @@ class StepLine(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
     n_tokens, n_accepted, n_nodes : int
         Emitted tokens, the bonus included; accepted ones; nodes of the tree, the root included.
     cut : bool
-        Whether the step was cut short by the end of the text; it does not count for accepted lengths.
+        As in `resispec_sim.runtime.steps.Step`: it does not count for accepted lengths.
     phases : dict of str to float
         Seconds by phase; empty in a measured run.
     """
@@ -139,8 +139,12 @@ class RunLog:
             if isinstance(line, SystemLine):
                 self.systems.append(line.about)
             else:
-                own = [step for step in steps if step.prompt == line.prompt]
-                self.records[line.prompt] = PromptRecord(line, own)
+                self.records[line.prompt] = record = PromptRecord(line, steps)
+                if not _adds_up(record):
+                    raise RunError(
+                        f"{self.path}, line {number}: the steps of prompt {line.prompt} do not add up to it; "
+                        "the file was altered: move it away to measure its prompts again"
+                    )
             steps = []
             self._n_good_bytes = n_read
 
@@ -183,3 +187,14 @@ class RunLog:
             os.fsync(file.fileno())
         self._n_good_bytes += len(data)
         self._n_bytes = self._n_good_bytes
+
+
+def _adds_up(record: PromptRecord) -> bool:
+    prompt, steps = record.prompt, record.steps
+    return (
+        prompt.prompt >= 0
+        and prompt.seconds >= 0
+        and [(step.prompt, step.step) for step in steps]
+        == [(prompt.prompt, j) for j in range(len(steps))]
+        and sum(step.n_tokens for step in steps) == len(prompt.token_ids)
+    )

@@ -224,7 +224,7 @@ def _add_column(table: Table, name: str, foldable: bool = False) -> None:
 def _notes(results: BenchResults) -> list[str]:
     confidence = f"{REPLAY.confidence:.0%} bootstrap over prompts"
     notes = [
-        "(1) The bonus token counts; steps that the end of the text cut do not.",
+        "(1) The bonus token counts; steps whose tree was cut down to what was left of the text do not.",
         f"(2) New tokens by the wall time of the steps; the prompt's own pass is not in it. Brackets: "
         f"{confidence}.",
     ]

@@ -151,9 +151,7 @@ class Decoder:
         VocabularyError
             A token that the draft has no embedding for, in the prompt or drawn by the target.
         """
-        check_whole("max_new_tokens", max_new_tokens)
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens is {max_new_tokens}: at least 1 is needed")
+        check_whole("max_new_tokens", max_new_tokens, at_least=1)
         seed = check_whole("seed", seed, at_least=0)
         ids = self._prompt_ids(prompt)
         torch, _ = import_torch()
@@ -251,10 +249,10 @@ class Decoder:
         with clock.phase("verification"):
             states = self._score(tree)
         path, tokens = self._verify(tree, states, rng, clock)
-        ends = stop_at_eos and any(token in self._eos for token in tokens)
-        if ends:
-            tokens = tokens[: next(i for i, token in enumerate(tokens) if token in self._eos) + 1]
-            path = path[: len(tokens)]
+        end_tokens = self._eos if stop_at_eos else frozenset()
+        end = next((i for i, token in enumerate(tokens) if token in end_tokens), len(tokens))
+        tokens = tokens[: end + 1]
+        path = path[: len(tokens)]
         if observe is not None:
             observe(
                 NodeLog(
@@ -263,8 +261,8 @@ class Decoder:
                     lambda nodes: self._model.logits(states[list(nodes)]),
                     list(path),
                     list(tokens),
-                    cut or ends,
-                    ends,
+                    cut,
+                    sorted(end_tokens),
                 )
             )
         with clock.phase("verification"):
@@ -273,7 +271,7 @@ class Decoder:
             if self._drafter is not None:
                 needed = states[[0, *path]] if self._drafter.needs_states else None
                 self._drafter.commit(tree, path, needed)
-        return Step(tokens, len(path), tree.n_nodes, cut or ends, clock.seconds)
+        return Step(tokens, len(path), tree.n_nodes, cut, clock.seconds)
 
     def _plan_within(self, levels: int) -> tuple[GrowMap | TopKTree, bool]:
         plan = self.plan

@@ -4,6 +4,7 @@ Weights come from safetensors or GGUF files only: neither can hold code. Code th
 is never run.
 """
 
+import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -181,6 +182,12 @@ def resolve_model(name: str) -> ModelSource:
         raise ModelError(
             f"there is no model folder {name!r}; give a folder, a .gguf file, a hub name such as "
             f"HuggingFaceTB/SmolLM2-135M, or one of the aliases {', '.join(NAMES)} and smollm2"
+        )
+    meant = difflib.get_close_matches(name, (*NAMES, "smollm2"), n=1, cutoff=0.8)
+    if meant and "/" not in name:
+        raise ModelError(
+            f"there is no model {name!r}; did you mean {meant[0]!r}? A model of the hub has an owner: "
+            "owner/name"
         )
     return ModelSource(name, None, name)
 

@@ -29,8 +29,9 @@ class Step:
     n_nodes : int
         Nodes of the tree, the root included.
     cut : bool
-        Whether the text ended inside the step, or the tree had to be cut down to what was left of the
-        window or of the length; such a step says nothing about accepted lengths.
+        Whether the tree had to be cut down to what was left of the window or of the length, which is
+        known before anything is drawn; such a step says nothing about accepted lengths. A step that
+        ends the text by an end-of-text token is whole: leaving it out would be a choice by its outcome.
     phases : dict of str to float
         Seconds by phase, where they were asked for.
     """
@@ -98,8 +99,8 @@ class NodeLog:
         Emitted tokens.
     cut : bool
         As in `Step`.
-    eos : bool
-        Whether the step ended the text by an end-of-text token.
+    end_tokens : list of int
+        Tokens that end the text; none where it goes on past them.
     """
 
     prefix: list[int]
@@ -108,7 +109,7 @@ class NodeLog:
     path: list[int]
     tokens: list[int]
     cut: bool
-    eos: bool
+    end_tokens: list[int]
 
 
 class Clock:

@@ -67,7 +67,7 @@ class TreeRecorder:
             top_p=sampling["top_p"],
             dtype=dtype,
             provenance=provenance(),
-        )
+        ).signed()
         self.folder.mkdir(parents=True, exist_ok=True)
         if (self.folder / MANIFEST_NAME).exists():
             found = read_manifest(self.folder)
@@ -119,6 +119,7 @@ class TreeRecorder:
             "tokens": np.array(tree.tokens, dtype=np.int64),
             "parents": np.array(tree.parents, dtype=np.int64),
             "inner": np.array(inner, dtype=np.int64),
+            "end_tokens": np.array(log.end_tokens, dtype=np.int64),
             "path": np.array(log.path, dtype=np.int64),
             "emitted": np.array(log.tokens, dtype=np.int64),
             "target_logits": encode_rows(
@@ -130,7 +131,7 @@ class TreeRecorder:
             if inner
             else draft.astype(np.float16),
         }
-        info = {"cut": str(int(log.cut)), "eos": str(int(log.eos))}
+        info = {"cut": str(int(log.cut))}
         write_step(self.folder, text, step, arrays, info)
 
 
@@ -140,5 +141,5 @@ def _numpy(logits: Any) -> Any:
 
 def _settings(manifest: TreeManifest) -> dict[str, Any]:
     stored: dict[str, Any] = msgspec.to_builtins(manifest)
-    del stored["provenance"]
+    del stored["provenance"], stored["sha256"]
     return stored

@@ -9,11 +9,11 @@ import live_law
 import numpy as np
 import torch
 from decode_helpers import eagle_row, exit_row, model_row, tree_pass_error, watched
+from live_checks import LOPSIDED, TOLERANCE, first_difference, generate_greedily
 from rule_batches import FEASIBLE, SOLVED, masses_of, node_batches, to_tensors
 from runtime_models import save_gpt2, save_model
 from sections import Session
 
-from resispec_sim.growmaps import GrowMap
 from resispec_sim.runtime.decode import Decoder
 from resispec_sim.runtime.drafters import TopKTree
 from resispec_sim.runtime.eagle import new_head
@@ -23,11 +23,9 @@ from resispec_sim.runtime.prompts import read_prompts
 from resispec_sim.runtime.shipped import prompts_file
 from resispec_sim.runtime.torch_rules import decide, to_probs, verify
 
-LOPSIDED = GrowMap([[1, 2, 3], [4, 5], [6], [], [7], [], [], []])
 TREES = [("specinfer", "d5b3"), ("exact-shaping", "d4b4"), ("rrs-wor", LOPSIDED)]
 TREES += [("resispec", "d4b4"), ("target-only", TopKTree(5, 4, 24))]
 LEVEL = 1e-4  # false alarms of a chi-square check
-TIE = 1e-4  # logits nearer than this may change places between two passes
 
 
 def no_tf32() -> None:
@@ -98,7 +96,7 @@ def check_greedy(session: Session) -> None:
     n_prompts, n_tokens = (2, 16) if session.quick else (20, 64)
     target, draft = load(session, "tiny-target"), load(session, "tiny-draft")
     prompts = [target.tokenizer(text)["input_ids"] for text in read_prompts(prompts_file())]
-    expected = [generate(target, ids, n_tokens) for ids in prompts[:n_prompts]]
+    expected = [generate_greedily(target, ids, n_tokens) for ids in prompts[:n_prompts]]
     for rule, tree in TREES[: 3 if session.quick else None]:
         decoder = Decoder(target, draft, rule, tree, temperature=0.0)
         done = wrong = ties = 0
@@ -106,43 +104,18 @@ def check_greedy(session: Session) -> None:
         for ids, tokens in zip(prompts, expected, strict=False):
             if session.left() < 3:
                 break
-            found = decoder.decode(ids, max_new_tokens=n_tokens)
+            found = decoder.decode(ids, max_new_tokens=n_tokens, stop_at_eos=False)
             lengths.append(found.tokens_per_step)
             done += 1
-            if found.token_ids != tokens:
-                tie = is_tie(target, ids, found.token_ids, tokens)
-                ties, wrong = ties + tie, wrong + (not tie)
+            _, gap = first_difference(target, found, tokens)
+            if gap is not None:
+                ties, wrong = ties + (gap < TOLERANCE), wrong + (gap >= TOLERANCE)
         label = f"{rule}, {tree if isinstance(tree, str) else type(tree).__name__}"
         session.check(f"{label}: texts that differ of {n_prompts} x {n_tokens} tokens", wrong, 0)
         session.check(f"{label}: texts not reached in time", n_prompts - done, 0)
         if ties:
-            session.note(f"{label}: {ties} texts part where two logits lie within {TIE:g}")
+            session.note(f"{label}: {ties} texts part where two logits lie within {TOLERANCE:g}")
         session.figure(f"{label}: greedy tokens per step", np.nanmean(lengths), "tokens")
-
-
-def generate(model, ids, n_tokens) -> list[int]:
-    with torch.inference_mode():
-        tokens = torch.tensor([ids], device=model.device)
-        out = model.model.generate(
-            tokens,
-            attention_mask=torch.ones_like(tokens),
-            do_sample=False,
-            max_new_tokens=n_tokens,
-            pad_token_id=0,
-        )
-    return out[0, len(ids) :].tolist()
-
-
-def is_tie(model, ids, found, expected) -> bool:
-    """Whether two texts part at two logits that are as good as equal."""
-    pairs = list(zip(found, expected, strict=False))
-    first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if first is None:
-        return False
-    text = torch.tensor([[*ids, *expected[:first]]], device=model.device)
-    with torch.inference_mode():
-        logits = model.model(text).logits[0, -1]
-    return bool((logits[found[first]] - logits[expected[first]]).abs() < TIE)
 
 
 def check_rules(session: Session) -> None:

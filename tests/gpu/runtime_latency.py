@@ -11,6 +11,7 @@ from statistics import mean
 import numpy as np
 import torch
 from runtime_checks import no_tf32
+from runtime_models import NoTokenizer
 from sections import Session
 
 from resispec_sim.phases import PHASES
@@ -39,18 +40,6 @@ LLAMA_68M = {
 }
 SMALL = ({"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4},
          {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1})  # fmt: skip
-
-
-class NoTokenizer:
-    """Shapes have no text."""
-
-    eos_token_id = None
-
-    def get_vocab(self):
-        return {}
-
-    def decode(self, ids):
-        return ""
 
 
 class TopClock(Clock):
