@@ -179,3 +179,28 @@ def test_a_cut_walk_loses_the_same_in_both_ways(kind):
             np.testing.assert_allclose(
                 getattr(series, name), getattr(plain, name), rtol=0, atol=TOLERANCE, err_msg=name
             )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [4, 5])
+def test_cut_acceptance_is_the_same_in_both_ways_and_its_bounds_hold(kind, n):
+    p, q = wide_position(kind, 300 if n == 4 else 40, seed=11)
+    space = to_ratio_space(p, q)
+    rule = ResiSpec()
+    first = first_rejection(rule, space)
+    whole = run_walk(rule, space, tables(space)["loops"], first, n, want_law=False)
+    for theta in (1e-2, 1e-4, 1e-7):
+        plain, series, _ = (
+            run_walk(rule, space, table, first, n, theta=theta, want_law=False)
+            for table in tables(space).values()
+        )
+        for name in ("accepted", "accepted_by_token", "lost"):
+            np.testing.assert_allclose(
+                getattr(series, name), getattr(plain, name), rtol=0, atol=TOLERANCE, err_msg=name
+            )
+        # whatever was cut off might have reached the last sibling
+        assert plain.lost[n] == pytest.approx(plain.lost[n - 1], rel=1e-9, abs=TOLERANCE)
+        assert (plain.accepted <= whole.accepted + TOLERANCE).all()
+        assert (whole.accepted <= plain.accepted + plain.lost[:n] + TOLERANCE).all()
+        total = whole.accepted.sum()
+        assert total <= plain.accepted.sum() + plain.lost[:n].max() + TOLERANCE

@@ -13,14 +13,14 @@ from resispec_sim.engine.closing import (
     last_octave,
     open_draft,
 )
-from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.jit import inlined
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import accept_next, add_term
 
 HEAVY_WORK = 4  # path-steps that a series costs here
 
 
-@kernel
+@inlined
 def close_acceptance(space, table, w, k_end, tokens, n_tokens, scale, level, accepted):
     """Mass accepted of sibling `level` (an index), over all ways to reject the one before it.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from resispec_sim.engine.jit import inlined, kernel
+from resispec_sim.engine.jit import inlined
 from resispec_sim.engine.nodes import node_below
 from resispec_sim.engine.tail import DEGREE, N_MOMENTS, TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import add_term
@@ -277,7 +277,7 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
     return spread, work
 
 
-@kernel
+@inlined
 def close_last(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms):
     """`close_capacity` as a call, for where it is not done for every state."""
     return close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms)

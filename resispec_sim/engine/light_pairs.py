@@ -62,7 +62,7 @@ def light_child(a, b, zero, open_q, table, space, tokens, n_tokens):
     return t * spread, (a - b) * (weight + (1.0 - t) * spread)
 
 
-@kernel
+@inlined
 def sum_light(space, table, w, k, open_q, tokens, n_tokens, scale, scratch, accepted, terms):
     """Sums over all children of the tail as if they were light: weights, masses, c w', t H."""
     rest = 1.0 - open_q

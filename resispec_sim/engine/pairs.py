@@ -21,7 +21,7 @@ from resispec_sim.engine.closing import (
     open_draft,
     spread_share,
 )
-from resispec_sim.engine.jit import inlined, kernel
+from resispec_sim.engine.jit import inlined
 from resispec_sim.engine.light_pairs import light_child, sum_light
 from resispec_sim.engine.nodes import node_below, three_nodes
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
@@ -33,7 +33,7 @@ HANDED_OCTAVE = 9  # heavier tokens change too much of a path that rejected them
 NOT_HANDED, SHARED, PRIVATE = 0, 1, 2  # whether heavy children are handed to nodes, and to whose
 
 
-@kernel
+@inlined
 def close_pairs(
     space,
     table,

@@ -91,7 +91,7 @@ def run_walk(
     """One walk of the paths heavier than `theta`, and its terms summed up."""
     water = rule.fill == "water"
     series = table.moments.shape[0] > 0
-    accepted = new_accepted(space, n_siblings, series=series)
+    accepted = new_accepted(space, n_siblings, series=series, pairs=not want_law and n_siblings > 3)
     terms = new_terms(space, water=water, cuts=theta > 0.0, series=series and not water)
     scratch = new_scratch(n_siblings)
     steps, work, complete = walk(

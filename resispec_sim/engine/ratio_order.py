@@ -1,7 +1,7 @@
 """The stable order of ratios: a counting sort on the high bits of floats, finished within its buckets.
 
 A non-negative float64 orders as its bits do, so ratios are sorted as whole numbers. The buckets divide
-the span of bits that a position really uses, about one a token. What still shares a bucket is put in
+the span of bits that a position really uses, about one for two tokens. What still shares a bucket is put in
 order by insertion where it is little, and else by the same counting sort on the span of its own: logits
 stored in 16 bits have many ratios that differ in the last bits only.
 
@@ -61,6 +61,27 @@ def insert(keys, order, start, stop):
             j -= 1
         keys[j] = key
         order[j] = token
+
+
+@njit
+def count_out(keys, order, start, stop, low, high, sorted_keys, sorted_order, ends):
+    """Sort a piece whose keys are few numbers apart: every number has a bucket, so none need be moved."""
+    last = high - low
+    ends[: last + 1] = 0
+    for i in range(start, stop):
+        ends[keys[i] - low] += 1
+    at = start
+    for b in range(last + 1):
+        end = at + ends[b]
+        ends[b] = at
+        for i in range(at, end):
+            sorted_keys[i] = low + b
+        at = end
+    for i in range(start, stop):
+        b = keys[i] - low
+        at = ends[b]
+        ends[b] = at + 1
+        sorted_order[at] = order[i]
 
 
 @njit
@@ -126,7 +147,7 @@ def sort_keys(keys, sorted_keys, order):
         low = min(low, key if key > 0 else INFINITE)
         high = max(high, key if key < INFINITE else 0)
     low = min(low, high)
-    shift = bits_beyond(high - low, n)
+    shift = bits_beyond(high - low, n // 2)
     last = ((high - low) >> shift) + 2
     ends = np.zeros(last + 2, dtype=np.int64)
     for i in range(n):
@@ -138,24 +159,40 @@ def sort_keys(keys, sorted_keys, order):
     for b in range(last + 2):
         at += ends[b]
         ends[b] = at
+    spare_keys = np.empty(n, dtype=np.int64)
+    spare_order = np.empty(n, dtype=np.int64)
     for i in range(n):
         key = keys[i]
         b = ((key - low) >> shift) + 1 if key > 0 else 0
         b = b if key < INFINITE else last
         at = ends[b]
         ends[b] = at + 1
-        order[at] = i
-    for i in range(n):
-        sorted_keys[i] = keys[order[i]]
-    spare_keys = np.empty(n, dtype=np.int64)
-    spare_order = np.empty(n, dtype=np.int64)
+        spare_keys[at] = key
+        spare_order[at] = i
     own_ends = np.empty(MOST_BUCKETS + 2, dtype=np.int64)
     waiting = np.empty((n // FEW + 2, 2), dtype=np.int64)
-    begin = ends[0]
-    for b in range(1, last):
+    begin = 0
+    for b in range(last + 1):
         end = ends[b]
-        if end - begin > FEW:
+        n_here = end - begin
+        alike = n_here <= 1 or b == 0 or b == last
+        if n_here > FEW and not alike:
+            low, high = spare_keys[begin], spare_keys[begin]
+            for i in range(begin + 1, end):
+                low = min(low, spare_keys[i])
+                high = max(high, spare_keys[i])
+            if low < high < low + MOST_BUCKETS:
+                count_out(
+                    spare_keys, spare_order, begin, end, low, high, sorted_keys, order, own_ends
+                )
+                begin = end
+                continue
+            alike = low == high
+        for i in range(begin, end):
+            sorted_keys[i] = spare_keys[i]
+            order[i] = spare_order[i]
+        if n_here > FEW and not alike:
             sort_group(sorted_keys, order, begin, end, spare_keys, spare_order, own_ends, waiting)
-        elif end - begin > 1:
+        elif not alike:
             insert(sorted_keys, order, begin, end)
         begin = end

@@ -49,10 +49,16 @@ class Accepted(NamedTuple):
     series: (
         FloatArray  # (K + 1, 2) of the last sibling: mass to add at the tail's tokens, as a series
     )
+    before: FloatArray  # (K + 1, 2) likewise of the sibling before; times q, of the last one too
 
 
-def new_accepted(space: RatioSpace, n_siblings: int, *, series: bool) -> Accepted:
-    """Sums that hold the first sibling, which no rejection precedes: its weight is 1."""
+def new_accepted(
+    space: RatioSpace, n_siblings: int, *, series: bool, pairs: bool = False
+) -> Accepted:
+    """Sums that hold the first sibling, which no rejection precedes: its weight is 1.
+
+    `pairs`: whether the last two siblings are summed together, without a law.
+    """
     n, places = n_siblings, space.n_over + 1
     accepted = Accepted(
         mass=np.zeros(n),
@@ -60,6 +66,7 @@ def new_accepted(space: RatioSpace, n_siblings: int, *, series: bool) -> Accepte
         terms=np.zeros((n, places, 4)),
         point=np.zeros((n, space.p.size)),
         series=np.zeros((places if series else 0, 2)),
+        before=np.zeros((places if series and pairs else 0, 2)),
     )
     accepted.mass[0] = space.prefix_p[space.n_over] + space.suffix_q[space.n_over]
     accepted.terms[0, space.n_over, CNT] = accepted.terms[0, space.n_over, CW] = 1.0
@@ -112,16 +119,19 @@ def _sum_law(space, terms, base, total, law):
 def sum_accepted(space: RatioSpace, accepted: Accepted) -> FloatArray:
     """Accepted mass by token (n, V), from terms ``min(w q, p)`` and what was left out of them."""
     by_token = accepted.point.copy()
-    _sum_accepted(space, accepted, np.zeros(0), np.zeros(2), by_token)
+    _sum_accepted(space, accepted, np.zeros(0), np.zeros((3, 2)), by_token)
     return by_token
 
 
 @kernel
-def _sum_accepted(space, accepted, nothing, total, by_token):
+def _sum_accepted(space, accepted, nothing, totals, by_token):
     for row in range(by_token.shape[0]):
         _sum_places(space, accepted.terms[row], nothing, nothing, nothing, by_token[row])
     if accepted.series.shape[0] > 0:
-        add_series(space, accepted.series, 2, 2, total, by_token[-1])
+        add_series(space, accepted.series, 2, 2, totals[0], by_token[-1])
+    if accepted.before.shape[0] > 0:
+        add_series(space, accepted.before, 2, 2, totals[1], by_token[-2])
+        add_series(space, accepted.before, 3, 3, totals[2], by_token[-1])
 
 
 @kernel

@@ -12,6 +12,7 @@ Legend: V = tokens, K = siblings, k = index of a weight in ratio order, e = a re
 from __future__ import annotations
 
 from resispec_sim.engine.acceptance import close_acceptance
+from resispec_sim.engine.acceptance_pairs import close_acceptance_pairs
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
@@ -21,7 +22,7 @@ from resispec_sim.engine.closing import (
     first_token,
     spread_share,
 )
-from resispec_sim.engine.jit import kernel
+from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.pairs import NOT_HANDED, close_pairs
 from resispec_sim.engine.tail import index_of
 from resispec_sim.engine.terms import accept_next, add_exactly, add_term
@@ -168,6 +169,14 @@ def walk(
                         )
                     paths += below
                     work += cost
+                elif level == last - 1:
+                    # acceptance alone: with a law the pairs were closed above
+                    done = True
+                    below, cost = close_acceptance_pairs(
+                        space, table, wj, k, tok, nt, scale, level + 1, theta, accepted
+                    )
+                    paths += below
+                    work += cost
                 elif level == last:
                     done = True
                     paths += count_fresh(k, tok, nt) + nt
@@ -257,7 +266,7 @@ def walk(
     return paths, work, True
 
 
-@kernel
+@inlined
 def _repeat(space, table, n, x, weight, scale, want_law, accepted, terms):
     """A first rejection after which nothing but the same token again can be rejected.
 
