@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from resispec_sim.engine.closing import (
     LIGHTEST,
+    block_of,
     child_at,
     clipped_mass,
-    contains,
+    is_left_out,
     last_octave,
     open_draft,
 )
@@ -17,7 +18,7 @@ from resispec_sim.engine.jit import inlined
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import accept_next, add_term
 
-HEAVY_WORK = 4  # path-steps that a series costs here
+SUMS_WORK = 4  # path-steps that the sums over light children cost
 
 
 @inlined
@@ -47,20 +48,16 @@ def close_acceptance(space, table, w, k_end, tokens, n_tokens, scale, level, acc
                 low_w -= wx
                 low_mass -= wx * (open_q - q[e])
                 accepted.point[level, e] += scale * wx * q[e]
-        n_blocks, work = last_octave(w, table) + 1, HEAVY_WORK
+        n_blocks, work = last_octave(w, table) + 1, SUMS_WORK
     for o in range(n_blocks):
-        first, stop = 0, k_end
-        if series:
-            first, stop = table.start[o], table.start[o + 1]
+        first, stop, _ = block_of(o, n_blocks, k_end, n_tokens, series, table)
         for at_x in range(first, stop):
             x, qx, px, _ = child_at(at_x, False, series, k_end, tokens, table, p, q)
             if x < 0:
                 break
             wx = w * qx - px
             in_series = series and o >= TAIL_OCTAVE
-            if wx <= LIGHTEST or (in_series and wx <= rho_low):
-                continue
-            if contains(tokens, n_tokens, x):
+            if is_left_out(x, wx, False, in_series, rho_low, tokens, n_tokens):
                 continue
             own = qx if x >= n_zero else 0.0
             if wx <= rho_low:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from resispec_sim.engine.acceptance import close_acceptance
 from resispec_sim.engine.closing import (
-    LIGHTEST,
+    HEAVY_WORK,
+    block_of,
     child_at,
     clipped_mass,
-    contains,
     count_fresh,
+    is_left_out,
     last_octave,
     open_draft,
 )
@@ -24,8 +25,7 @@ from resispec_sim.engine.jit import inlined
 from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import accept_next, add_term
 
-HEAVY_WORK = 4  # path-steps that a state with a look-up costs
-SERIES_WORK = 8  # and the sums over light ones
+SUMS_WORK = 8  # path-steps that the sums over light children cost
 
 
 @inlined
@@ -70,25 +70,17 @@ def close_acceptance_pairs(space, table, w, k_end, tokens, n_tokens, scale, leve
                 low_last -= wx * (shut + own) * (open_q - own)
                 accepted.point[level, e] += scale * wx * own
                 accepted.point[last, e] += scale * wx * (shut + own) * own
-        n_blocks, work = last_octave(w, table) + 1, SERIES_WORK
+        n_blocks, work = last_octave(w, table) + 1, SUMS_WORK
     n_heavy, n_heavy_zero, n_below = n_tokens, 0, 0
-    # the last block holds the tokens rejected before
     for o in range(n_blocks + 1):
-        again = o == n_blocks
-        first, stop = 0, k_end
-        if again:
-            stop = n_tokens
-        elif series:
-            first, stop = table.start[o], table.start[o + 1]
+        first, stop, again = block_of(o, n_blocks, k_end, n_tokens, series, table)
+        in_series = series and o >= TAIL_OCTAVE and not again
         for at_x in range(first, stop):
             x, qx, px, _ = child_at(at_x, again, series, k_end, tokens, table, p, q)
             if x < 0:
                 break
             wx = w * qx - px
-            in_series = series and o >= TAIL_OCTAVE and not again
-            if wx <= LIGHTEST or (in_series and wx <= rho_low):
-                continue
-            if not again and contains(tokens, n_tokens, x):
+            if is_left_out(x, wx, again, in_series, rho_low, tokens, n_tokens):
                 continue
             fresh = not again and x >= n_zero
             own = qx if fresh else 0.0

@@ -26,6 +26,7 @@ LIGHTEST = 1e-250
 LIGHTEST_SERIES = 1e-60
 BLOCK_MASK = 255  # terms per block of a sum, less one
 SERIES_WORK = 24  # path-steps that a series costs, measured against one step of a closed level
+HEAVY_WORK = 4  # path-steps that a state with a look-up costs, against one without
 # Rows of the scratch space that the series of one state need.
 N_SERIES = 5
 N_POWERS = 5
@@ -154,6 +155,24 @@ def child_at(at, again, series, k_end, tokens, table, p, q):
 
 
 @inlined
+def block_of(o, n_blocks, k_end, n_tokens, series, table):
+    """``(first, stop, again)`` of one block of children; the last holds the tokens rejected before."""
+    if o == n_blocks:
+        return 0, n_tokens, True
+    if series:
+        return np.int64(table.start[o]), np.int64(table.start[o + 1]), False
+    return 0, k_end, False
+
+
+@inlined
+def is_left_out(x, wx, again, in_series, rho_low, tokens, n_tokens):
+    """Whether a child weighs nothing, is summed by a series, or comes in the last block."""
+    if wx <= LIGHTEST or (in_series and wx <= rho_low):
+        return True
+    return not again and contains(tokens, n_tokens, x)
+
+
+@inlined
 def light_leaf(a, b, open_q, zero):
     """``(t, c w', f)`` of a light last child, the second and third over w; see `series`."""
     rest = 1.0 - open_q
@@ -226,15 +245,9 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
                 point[0, e] += scale * w * f
     # Sums of blocks: a plain sum of 1e5 equal terms is off by 1e-12.
     block_t, block_cw = 0.0, 0.0
-    # the last block holds the tokens rejected before
     for o in range(n_blocks + 1):
-        again = o == n_blocks
+        first, stop, again = block_of(o, n_blocks, k_end, n_tokens, series, table)
         in_series = series and o >= TAIL_OCTAVE and not again
-        first, stop = 0, k_end
-        if again:
-            stop = n_tokens
-        elif series:
-            first, stop = np.int64(table.start[o]), np.int64(table.start[o + 1])
         for at in range(first, stop):
             if at & BLOCK_MASK == 0:
                 spread += block_t
@@ -244,9 +257,7 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
             if x < 0:
                 break
             wx = w * qx - px
-            if wx <= LIGHTEST or (in_series and wx <= rho_low):
-                continue
-            if not again and contains(tokens, n_tokens, x):
+            if is_left_out(x, wx, again, in_series, rho_low, tokens, n_tokens):
                 continue
             work += 1
             if wx <= rho_low and again:
@@ -275,12 +286,6 @@ def close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, sec
         e = tokens[i]
         point[0, e] -= scale * (low_cw * q[e] + held[i])
     return spread, work
-
-
-@inlined
-def close_last(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms):
-    """`close_capacity` as a call, for where it is not done for every state."""
-    return close_capacity(space, table, w, k_end, tokens, n_tokens, scale, scratch, second, terms)
 
 
 @inlined

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from resispec_sim.engine.closing import (
     LIGHTEST,
-    close_last,
+    close_capacity,
     first_token,
     last_octave,
     new_scratch,
@@ -142,7 +142,7 @@ def _estimate(
         w = grid.weight[node]
         k = index_of(w, table)
         if k > 0:
-            shared.spread[node], cost = close_last(
+            shared.spread[node], cost = close_capacity(
                 space, table, w, k, tok, 0, 0.0, scratch, shared, terms
             )
             work += cost
@@ -259,7 +259,7 @@ def _close_nodes(space, table, second, tokens, n_tokens, scratch, terms):
             continue
         w = second.weight[node]
         k = index_of(w, table)
-        spread, cost = close_last(
+        spread, cost = close_capacity(
             space, table, w, k, tokens, n_tokens, amount, scratch, second, terms
         )
         work += cost

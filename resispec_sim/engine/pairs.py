@@ -6,17 +6,16 @@ handed to nodes (see `law_grid`). Legend as in `closing`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from resispec_sim.engine.closing import (
     BLOCK_MASK,
-    LIGHTEST,
+    HEAVY_WORK,
     LIGHTEST_SERIES,
+    block_of,
     child_at,
     clipped_mass,
     close_capacity,
-    contains,
     count_fresh,
+    is_left_out,
     last_octave,
     open_draft,
     spread_share,
@@ -28,7 +27,6 @@ from resispec_sim.engine.tail import TAIL_OCTAVE, index_of, octave
 from resispec_sim.engine.terms import accept_next, add_term
 
 PAIR_SERIES_WORK = 80
-HEAVY_WORK = 4  # path-steps that a state with a look-up costs, against one without
 HANDED_OCTAVE = 9  # heavier tokens change too much of a path that rejected them
 NOT_HANDED, SHARED, PRIVATE = 0, 1, 2  # whether heavy children are handed to nodes, and to whose
 
@@ -96,14 +94,9 @@ def close_pairs(
         work = k_end
         n_blocks = 1
     block_w, block_mass, block_cw, block_spread = 0.0, 0.0, 0.0, 0.0
-    # the last block holds the tokens rejected before
     for o in range(n_blocks + 1):
-        again = o == n_blocks
-        first, stop = 0, k_end
-        if again:
-            first, stop = 0, n_tokens
-        elif series:
-            first, stop = np.int64(table.start[o]), np.int64(table.start[o + 1])
+        first, stop, again = block_of(o, n_blocks, k_end, n_tokens, series, table)
+        in_series = series and o >= TAIL_OCTAVE and not again
         for at_x in range(first, stop):
             if at_x & BLOCK_MASK == 0:
                 low_w += block_w
@@ -115,10 +108,7 @@ def close_pairs(
             if x < 0:
                 break
             wx = w * qx - px
-            in_series = series and o >= TAIL_OCTAVE and not again
-            if wx <= LIGHTEST or (in_series and wx <= rho_low):
-                continue
-            if not again and contains(tokens, n_tokens, x):
+            if is_left_out(x, wx, again, in_series, rho_low, tokens, n_tokens):
                 continue
             zero = x < n_zero
             if (wx <= rho_low and not again) or in_series:

@@ -1,9 +1,9 @@
 """The stable order of ratios: a counting sort on the high bits of floats, finished within its buckets.
 
 A non-negative float64 orders as its bits do, so ratios are sorted as whole numbers. The buckets divide
-the span of bits that a position really uses, about one for two tokens. What still shares a bucket is put in
-order by insertion where it is little, and else by the same counting sort on the span of its own: logits
-stored in 16 bits have many ratios that differ in the last bits only.
+the span of bits that a position really uses, about one for two tokens. What still shares a bucket is
+put in order by insertion where it is little, and else by the same counting sort on the span of its own:
+logits stored in 16 bits have many ratios that differ in the last bits only.
 
 Legend: keys = bits of rho, non-negative; V = tokens.
 """
@@ -46,6 +46,16 @@ def bits_beyond(span, n_buckets):
     bits = (np.float64(span).view(np.int64) >> FRACTION_BITS) - FLOAT_BIAS + 1
     room = (np.float64(n_buckets).view(np.int64) >> FRACTION_BITS) - FLOAT_BIAS
     return max(bits - room, 0) if span > 0 else 0
+
+
+@njit
+def bounds_of(keys, start, stop):
+    """Least and largest key of a piece; zeros if it is empty."""
+    low = high = keys[start] if start < stop else 0
+    for i in range(start + 1, stop):
+        low = min(low, keys[i])
+        high = max(high, keys[i])
+    return low, high
 
 
 @njit
@@ -94,11 +104,7 @@ def sort_group(keys, order, start, stop, spare_keys, spare_order, ends, waiting)
         n_waiting -= 1
         start = waiting[n_waiting, 0]
         stop = waiting[n_waiting, 1]
-        low = keys[start]
-        high = low
-        for i in range(start + 1, stop):
-            low = min(low, keys[i])
-            high = max(high, keys[i])
+        low, high = bounds_of(keys, start, stop)
         if low == high:
             continue
         shift = bits_beyond(high - low, min(stop - start, MOST_BUCKETS))
@@ -174,25 +180,20 @@ def sort_keys(keys, sorted_keys, order):
     begin = 0
     for b in range(last + 1):
         end = ends[b]
-        n_here = end - begin
-        alike = n_here <= 1 or b == 0 or b == last
-        if n_here > FEW and not alike:
-            low, high = spare_keys[begin], spare_keys[begin]
-            for i in range(begin + 1, end):
-                low = min(low, spare_keys[i])
-                high = max(high, spare_keys[i])
-            if low < high < low + MOST_BUCKETS:
-                count_out(
-                    spare_keys, spare_order, begin, end, low, high, sorted_keys, order, own_ends
+        least, most = (0, 0) if b == 0 or b == last else bounds_of(spare_keys, begin, end)
+        is_long = end - begin > FEW
+        if is_long and least < most < least + MOST_BUCKETS:
+            count_out(
+                spare_keys, spare_order, begin, end, least, most, sorted_keys, order, own_ends
+            )
+        else:
+            for i in range(begin, end):
+                sorted_keys[i] = spare_keys[i]
+                order[i] = spare_order[i]
+            if is_long and least < most:
+                sort_group(
+                    sorted_keys, order, begin, end, spare_keys, spare_order, own_ends, waiting
                 )
-                begin = end
-                continue
-            alike = low == high
-        for i in range(begin, end):
-            sorted_keys[i] = spare_keys[i]
-            order[i] = spare_order[i]
-        if n_here > FEW and not alike:
-            sort_group(sorted_keys, order, begin, end, spare_keys, spare_order, own_ends, waiting)
-        elif not alike:
-            insert(sorted_keys, order, begin, end)
+            elif least < most:
+                insert(sorted_keys, order, begin, end)
         begin = end

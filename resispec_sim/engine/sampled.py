@@ -6,7 +6,7 @@ import numpy as np
 
 from resispec_sim.engine.closing import (
     clipped_mass,
-    close_last,
+    close_capacity,
     contains,
     new_scratch,
     spread_share,
@@ -175,7 +175,7 @@ def walk_prefixes(
         if water:
             close_water(space, table, before, k, tok, nt, scale, terms)
             continue
-        spread, _ = close_last(space, table, before, k, tok, nt, scale, scratch, second, terms)
+        spread, _ = close_capacity(space, table, before, k, tok, nt, scale, scratch, second, terms)
         for level in range(n - 1, 0, -1):
             term = scale * (1.0 - share_t[level]) * spread
             k = index_of(w[level], table)

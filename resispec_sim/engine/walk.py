@@ -16,7 +16,7 @@ from resispec_sim.engine.acceptance_pairs import close_acceptance_pairs
 from resispec_sim.engine.closing import (
     LIGHTEST,
     clipped_mass,
-    close_last,
+    close_capacity,
     contains,
     count_fresh,
     first_token,
@@ -193,7 +193,7 @@ def walk(
                             accepted,
                         )
                     elif water is None:
-                        spread0[level], cost = close_last(
+                        spread0[level], cost = close_capacity(
                             space, table, wj, k, tok, nt, scale, scratch, second, terms
                         )
                         work += cost

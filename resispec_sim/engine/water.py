@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from resispec_sim.engine.closing import (
     BLOCK_MASK,
+    HEAVY_WORK,
     LIGHTEST,
     clipped_mass,
     contains,
@@ -17,8 +18,6 @@ from resispec_sim.engine.elementary import two_sum
 from resispec_sim.engine.jit import inlined, kernel
 from resispec_sim.engine.tail import index_of
 from resispec_sim.engine.terms import accept_next, add_exactly, add_term
-
-HEAVY_WORK = 4  # path-steps that a state with a look-up costs, against one without
 
 
 @inlined
