@@ -7,6 +7,8 @@ from typing import Any
 
 from .errors import InputError
 
+MOST_SIBLINGS = 4096
+
 
 def check_whole(name: str, value: Any, at_least: int | None = None) -> int:
     """A whole number as an int: Python's or numpy's, neither a bool nor a float (`InputError`).
@@ -28,14 +30,19 @@ def check_whole(name: str, value: Any, at_least: int | None = None) -> int:
 
 
 def check_n_siblings(n: Any) -> int:
-    """A number of siblings as an int; `InputError` unless it is a whole number from 1 on.
+    """A number of siblings as an int; `InputError` unless it is a whole number from 1 to 4096.
+
+    Acceptance is kept by sibling and token, so memory grows with it.
 
     Examples
     --------
     >>> check_n_siblings(3)
     3
     """
-    return check_whole("n_siblings", n, at_least=1)
+    number = check_whole("n_siblings", n, at_least=1)
+    if number > MOST_SIBLINGS:
+        raise InputError(f"n_siblings is {number}: it must be at most {MOST_SIBLINGS}")
+    return number
 
 
 def check_number(name: str, value: Any) -> float:

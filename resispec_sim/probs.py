@@ -164,7 +164,7 @@ def check_probs(probs: ArrayLike, name: str) -> NDArray[np.float64]:
         raise DistributionError(
             f"{name} needs a vocabulary axis of at least one token, got shape {array.shape}"
         )
-    with np.errstate(over="ignore"):  # a sum beyond the float range is not 1 either
+    with np.errstate(over="ignore", invalid="ignore"):  # such a sum is not 1 either
         total = array.sum(axis=-1, keepdims=True)
     # NaN and infinity show in the sum
     if not (array.min() >= 0 and (np.abs(total - 1) <= SUM_TOLERANCE).all()):

@@ -1,8 +1,10 @@
 """Small random dumps, and the ways in which tests record, list and damage them."""
 
+import hashlib
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from resispec_sim.dumps import DumpWriter, plan_dump, write_dump, writer
@@ -52,10 +54,14 @@ def files_of(folder):
     return {f.name: f.read_bytes() for f in Path(folder).iterdir() if f.name != writer.LOG_NAME}
 
 
-def edit_manifest(folder, change):
+def edit_manifest(folder, change, *, signed=False):
+    """Change a manifest's JSON; `signed`: with a checksum that fits, as no editor would leave it."""
     file = Path(folder) / "manifest.json"
     data = json.loads(file.read_text())
     change(data)
+    if signed:
+        del data["sha256"]
+        data["sha256"] = hashlib.sha256(msgspec.json.encode(data)).hexdigest()
     file.write_text(json.dumps(data))
 
 

@@ -1,5 +1,6 @@
 """The optimal acceptance against a transport programme and enumeration, never against its own formula."""
 
+import warnings
 from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
@@ -200,9 +201,12 @@ def test_batches(replacement):
 def test_bad_arguments():
     with pytest.raises(InputError, match="shape"):
         optimal_acceptance([0.5, 0.5], [1.0], 2)
-    for n in (0, -1, True, 2.0, "2", None):
+    for n in (0, -1, True, 2.0, "2", None, 4097, 2**63, 10**30):
         with pytest.raises(InputError, match="n_siblings is"):
             optimal_acceptance([0.5, 0.5], [0.5, 0.5], n)
     assert optimal_acceptance([0.5, 0.5], [0.5, 0.5], np.int64(2)) == 1.0
     with pytest.raises(DistributionError):
         optimal_acceptance([0.5, 0.6], [0.5, 0.5], 2)
+    with warnings.catch_warnings(), pytest.raises(DistributionError, match="token 0: .* inf"):
+        warnings.simplefilter("error")
+        optimal_acceptance([np.inf, -np.inf], [0.5, 0.5], 2)

@@ -9,7 +9,7 @@ import pytest
 from resispec_sim.dumps import open_dump, reader
 from resispec_sim.dumps.storage import shard_header
 from resispec_sim.errors import LogitsError, ManifestError, ShardError
-from tests.dump_helpers import DTYPES, V, break_file, edit_manifest, make_dump
+from tests.dump_helpers import DTYPES, LENGTHS, V, break_file, edit_manifest, make_dump
 
 # Shards.
 
@@ -59,7 +59,7 @@ def replace_shard(folder, shard_idx, data):
     """Put other bytes into a shard and make size and checksum agree: what only the content gives away."""
     (folder / f"shard-{shard_idx:05d}.safetensors").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    edit_manifest(folder, lambda m: m["shards"][shard_idx].update(sha256=digest))
+    edit_manifest(folder, lambda m: m["shards"][shard_idx].update(sha256=digest), signed=True)
 
 
 def test_a_header_that_is_not_the_plans_is_refused(tmp_path):
@@ -137,4 +137,33 @@ def test_a_manifest_that_does_not_fit_together_is_refused(tmp_path, change, mess
 def test_a_malformed_manifest_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ManifestError, match=r"manifest.json: not a manifest"):
+        open_dump(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0.7),
+        ("top_k", 5),
+        ("top_p", 0.5),
+        ("seed", 9),
+        ("tokenizer", "another"),
+        ("target", {"name": "another"}),
+        ("sha256", ""),
+        ("sha256", "0" * 64),
+    ],
+)
+def test_an_edited_manifest_is_refused(tmp_path, field, value):
+    make_dump(tmp_path)
+    with open_dump(tmp_path) as dump:
+        assert dump.n_positions == sum(LENGTHS)
+    edit_manifest(tmp_path, lambda data: data.update({field: value}))
+    with pytest.raises(ManifestError, match=r"manifest.json: was altered"):
+        open_dump(tmp_path)
+
+
+def test_a_manifest_without_a_checksum_is_refused(tmp_path):
+    make_dump(tmp_path)
+    edit_manifest(tmp_path, lambda data: data.pop("sha256"))
+    with pytest.raises(ManifestError, match=r"manifest.json: was altered"):
         open_dump(tmp_path)

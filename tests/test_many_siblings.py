@@ -99,3 +99,16 @@ def test_auto_is_certified_where_they_are_many():
         law = exact_law("resispec", *dump.probs(16), 8)
     assert law.method == "certified"
     assert law.accepted_interval is not None
+
+
+def test_sampled_paths_make_nothing_certain_where_ratios_overflow():
+    # the last token is drafted, but its p/q is beyond the float range
+    p, q = [0.3, 0.3, 0.4], [0.6, 0.4, 1e-309]
+    rule = ResiSpec("water")
+    for seed in range(20, 30):
+        found = exact_law(rule, p, q, 4, method="sampled", max_paths=1000, seed=seed)
+        assert found.method == "sampled"
+        assert found.tv_interval == pytest.approx([found.tv, found.tv], abs=1e-9)
+        assert np.isnan(found.tv_lower_bound)
+        assert any("beyond the float range" in note for note in found.notes)
+    assert exact_law(rule, p, q, 4, method="exact").method == "estimated"

@@ -6,6 +6,7 @@ or the machine's folders, so an interrupted recording that is run again ends in 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
@@ -78,6 +79,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prompts: list[Prompt]
     shards: list[Shard]
     provenance: dict[str, Any]
+
+
+class _SignedManifest(Manifest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As it stands in a file: with the checksum of all other fields."""
+
+    sha256: str = ""
 
 
 class _VersionOnly(msgspec.Struct):
@@ -236,12 +243,21 @@ def _cut_into_shards(manifest: Manifest, counts: list[int], batch: int, limit: i
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """JSON bytes of a manifest: the same bytes for equal manifests."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    """JSON bytes of a manifest with their checksum: the same bytes for equal manifests."""
+    signed = _SignedManifest(**msgspec.structs.asdict(manifest), sha256=_checksum(manifest))
+    return msgspec.json.format(msgspec.json.encode(signed), indent=2) + b"\n"
+
+
+def _checksum(manifest: Manifest) -> str:
+    return hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Parse and check a manifest; ``where`` names it in errors (`ManifestError`)."""
+    """Parse and check a manifest; ``where`` names it in errors (`ManifestError`).
+
+    What a manifest says about the recording, such as its temperature, goes into every figure, so one
+    that was edited is refused.
+    """
     try:
         version = msgspec.json.decode(data, type=_VersionOnly).schema_version
         if version != SCHEMA_VERSION:
@@ -249,10 +265,17 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
                 f"{where}: schema version {version}, but this release reads version "
                 f"{SCHEMA_VERSION}; use the release that made the dump, or a newer one"
             )
-        manifest = msgspec.json.decode(data, type=Manifest)
+        signed = msgspec.json.decode(data, type=_SignedManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         raise ManifestError(f"{where}: not a manifest of a dump: {err}") from err
+    fields = {name: getattr(signed, name) for name in Manifest.__struct_fields__}
+    manifest = Manifest(**fields)
     check_manifest(manifest, where)
+    if signed.sha256 != _checksum(manifest):
+        raise ManifestError(
+            f"{where}: was altered after recording: its content does not have the checksum in it. "
+            "Restore it; another temperature or cut is an option of the commands that read a dump"
+        )
     return manifest
 
 

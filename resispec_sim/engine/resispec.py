@@ -121,6 +121,9 @@ def _without_certain_residual(outcome: Outcome, n_overflow: int) -> Outcome:
     note = (
         f"{n_overflow} drafted tokens have p/q beyond the float range: their residual is estimated"
     )
+    if outcome.method == "sampled":
+        # nothing was certain before
+        return replace(outcome, notes=(*outcome.notes, note))
     return replace(
         outcome,
         method="estimated",
@@ -156,7 +159,7 @@ def _all_paths(rule: ResiSpec, walked: Walked) -> Outcome:
     law = walked.accepted_by_token.sum(axis=0) + walked.closed + walked.cut
     return Outcome(
         output_probs=check_mass(law, f"the law of {rule.label}"),
-        accepted=walked.accepted,
+        accepted=np.maximum(walked.accepted, 0.0),
         accepted_by_token=np.maximum(walked.accepted_by_token, 0.0),
         method="exact",
         n_paths=walked.steps,
