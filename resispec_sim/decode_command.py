@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .live_config import DECODE, RECORD, Dtype
 from .terminal import Json, console
 
+WARM_UP_TOKENS = 8
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -69,6 +71,8 @@ def decode_command(
         added to it. resispec replay-trees reads it.
     """
     from .checks import check_whole
+    from .chunks import COMPILING
+    from .engine.jit import announced_compilation
     from .errors import InputError
     from .probs import check_sampling
     from .rules import parse_rule
@@ -110,18 +114,22 @@ def decode_command(
             target=model_identity(loaded),
             draft=draft_identity(drafting, draft, loaded, fit_text),
         )
-        if holds_text(record, seed):
-            print(
-                f"resispec: text {seed} of {record} is recorded anew; --seed numbers the texts",
-                file=sys.stderr,
-            )
+        is_again = holds_text(record, seed)
         # one folder can hold the texts of many seeds
         observe = recorder.observer(seed)
+    # a first step compiles and loads what later ones use; it would count as time of this text
+    with announced_compilation(lambda: print(f"resispec: {COMPILING}", file=sys.stderr)):
+        decoder.decode(prompt, max_new_tokens=min(max_new_tokens, WARM_UP_TOKENS), seed=seed)
     found = decoder.decode(
         prompt, max_new_tokens=max_new_tokens, seed=seed, profile=profile, observe=observe
     )
     if recorder is not None:
         recorder.finish(seed)
+        if is_again:
+            print(
+                f"resispec: text {seed} of {record} was recorded anew; --seed numbers the texts",
+                file=sys.stderr,
+            )
     if json_output:
         print(json.dumps(summary(found) | {"steps": [asdict(step) for step in found.steps]}))
         return 0

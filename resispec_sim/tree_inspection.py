@@ -68,7 +68,9 @@ def _summary(dump: TreeDump, found: dict[str, Any]) -> Table:
         "checksums": "ok",
     }
     rows |= {
-        f"provenance: {name}": flat(value) for name, value in sorted(manifest.provenance.items())
+        f"provenance: {name}": flat(value)
+        for name, value in sorted(manifest.provenance.items())
+        if value not in ({}, [], "", None)
     }
     for name, value in rows.items():
         table.add_row(Text(name), Text(str(value)))

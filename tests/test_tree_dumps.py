@@ -199,6 +199,11 @@ def test_the_command_records_a_finished_text_in_one_file(tmp_path, capsys):
     (folder / "text-00003.zip").write_bytes(b"damaged")  # which recording it again mends
     assert run_command([*command, "--seed", "3", "--record", str(folder)]) == 0
     assert "text 3 of" in capsys.readouterr().err and len(TreeDump(folder)) > 0
+    kept = (folder / "text-00003.zip").read_bytes()
+    elsewhere = ["decode", "It was early", *command[2:], "--seed", "3", "--record", str(folder)]
+    assert run_command(elsewhere) == 2
+    assert "text 3 was recorded from another prompt" in " ".join(capsys.readouterr().err.split())
+    assert (folder / "text-00003.zip").read_bytes() == kept
     other = [*command, "--seed", "4", "--temperature", "0.5", "--record", str(folder)]
     assert run_command(other) != 0
     assert "temperature is 1.0 there, 0.5 now" in " ".join(capsys.readouterr().err.split())

@@ -29,7 +29,8 @@ def bench_command(
     parts : str
         Comma list: rates, preparation, positions, siblings, processes, scaling.
     quick : bool
-        Seconds in place of minutes: shows that everything runs, no figure to quote.
+        Seconds in place of minutes, with a smaller budget of paths: shows that everything runs, no figure
+        to quote.
     scale_gb : float, optional
         Also replay a made-up dump of so many GB. Off by default.
     out : Path, optional

@@ -25,7 +25,13 @@ def table(results: Results) -> RenderableType:
     if results["partial"]:
         parts.append(Text("PARTIAL: interrupted", style="bold yellow"))
     if results["quick"]:
-        parts.append(Text("quick: shows that everything runs; not to be quoted", style="yellow"))
+        parts.append(
+            Text(
+                "quick: shows that everything runs, with so small a budget of paths that fewer "
+                "positions are exact; not to be quoted",
+                style="yellow",
+            )
+        )
     for name, lay_out in _LAYOUTS.items():
         if name in results:
             parts += [Text(), lay_out(results[name])]

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..dumps.schema import MANIFEST_NAME, StorageDtype
 from ..dumps.storage import encode_rows
-from ..errors import DumpError
+from ..errors import DumpError, ShardError
 from ..files import write_whole
 from ..provenance import provenance
 from ..tree_dumps import KIND, SCHEMA_VERSION, TreeManifest, node_order, read_manifest
-from ..tree_files import pack_text, remove_text, write_step
+from ..tree_files import list_steps, load_step, pack_text, remove_text, write_step
 from .decode import Decoder
 from .steps import NodeLog
 
@@ -27,7 +27,8 @@ class TreeRecorder:
     ----------
     folder : str or Path
         Made if it is not there. One that holds steps of the same decoder is added to: a text that is
-        recorded again replaces its steps. A text that was not finished keeps its steps as they are.
+        recorded again, from the same prompt, replaces its steps. A text that was not finished keeps its
+        steps as they are.
     decoder : Decoder
     target, draft : dict of str to str
         Model identities.
@@ -88,18 +89,33 @@ class TreeRecorder:
     def observer(self, text: int) -> Callable[[NodeLog], None]:
         """What stores the steps of one text, numbered from 0.
 
-        What was recorded of that text before is kept until there is a first step to take its place.
+        What was recorded of that text before is kept until there is a first step to take its place; of
+        another prompt it stays (`DumpError`).
         """
         n_seen = 0
 
         def observe(log: NodeLog) -> None:
             nonlocal n_seen
             if n_seen == 0:
+                before = self._prompt_of(text)
+                if before not in (None, list(log.prefix)):
+                    raise DumpError(
+                        f"{self.folder}: text {text} was recorded from another prompt; give this one "
+                        "another number (--seed) or another folder"
+                    )
                 remove_text(self.folder, text)
             self._store(text, n_seen, log)
             n_seen += 1
 
         return observe
+
+    def _prompt_of(self, text: int) -> list[int] | None:
+        """Tokens before the first recorded step; None where there is none, or it is damaged."""
+        try:
+            steps = list_steps(self.folder, text)
+            return load_step(steps[0])[0]["prefix"].tolist() if steps else None
+        except (ShardError, KeyError):
+            return None
 
     def finish(self, text: int) -> Path:
         """Put the steps of a text that is at its end into one compressed file; see `pack_text`."""
