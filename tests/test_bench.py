@@ -288,10 +288,13 @@ def test_the_measurements_at_scale_are_passed_on(monkeypatch):
         "importlib",
         SimpleNamespace(import_module=lambda name: module, util=importlib.util),
     )
-    settings = replace(QUICK, most_positions=None, dumps=("smollm2-t1.0",), scale_gb=2.0)
+    settings = replace(
+        QUICK, most_positions=None, dumps=("smollm2-t1.0", "smollm2-t0.6"), scale_gb=2.0
+    )
     console = Console(width=200)
     with console.capture() as said:
         console.print(report._processes(workers.measure_processes(settings)))
         console.print(report._large_dump(workers.measure_large_dump(settings)))
-    assert "smollm2-t1.0: 4 s in one process, 2.5 s in 2, 1.60 times as fast" in said.get()
+    for name in ("smollm2-t1.0", "smollm2-t0.6"):
+        assert f"{name}: 4 s in one process, 2.5 s in 2, 1.60 times as fast" in said.get()
     assert "2 GB, 10 positions: 0.75 of the speed" in said.get() and "500 MiB" in said.get()

@@ -167,11 +167,14 @@ def _positions(found: Results) -> Table:
 def _processes(found: Results) -> RenderableType:
     if "note" in found:
         return Text(f"processes: {found['note']}")
-    one, several = map(_time, found["seconds"])
-    return Text(
-        f"replay of {found['dump']}: {one} in one process, {several} in {found['jobs']}, "
-        f"{found['speed_up']:.2f} times as fast"
-    )
+    lines = []
+    for row in found["rows"]:
+        one, several = map(_time, row["seconds"])
+        lines.append(
+            f"replay of {row['dump']}: {one} in one process, {several} in {row['jobs']}, "
+            f"{row['speed_up']:.2f} times as fast"
+        )
+    return Text("\n".join(lines))
 
 
 def _large_dump(found: Results) -> Text:

@@ -14,13 +14,13 @@ _AT_SCALE = "resispec_sim.bench.scale"  # measures in processes of its own
 
 
 def measure_processes(settings: Settings) -> dict[str, Any]:
-    """A replay of the first dump in one process against two, which run already.
+    """A replay of each dump in one process against two, which run already.
 
     Returns
     -------
     dict
-        ``dump``, ``jobs``, ``seconds`` (one process, several), ``speed_up``; or ``note``, why there is no
-        figure.
+        ``rows``, one per dump: ``dump``, ``jobs``, ``seconds`` (one process, several), ``speed_up``; or
+        ``note``, why there is no figure.
     """
     if importlib.util.find_spec(_AT_SCALE) is None:
         return {"note": "replay has no backend of processes here"}
@@ -28,12 +28,13 @@ def measure_processes(settings: Settings) -> dict[str, Any]:
         return {"note": "left out of a quick run"}
     at_scale = importlib.import_module(_AT_SCALE)
     with settings.places() as places:
-        place = places[0]
-        dump, temperature = place.about()["dump"], place.dump.temperature
-    with settings.bar(f"{N_WORKERS} processes", 1) as advance:
-        found = at_scale.speed_up(dump, temperature, N_WORKERS)
-        advance()
-    return dict(found)
+        temperatures = {place.about()["dump"]: place.dump.temperature for place in places}
+    rows = []
+    with settings.bar(f"{N_WORKERS} processes", len(temperatures)) as advance:
+        for dump, temperature in temperatures.items():
+            rows.append(dict(at_scale.speed_up(dump, temperature, N_WORKERS)))
+            advance()
+    return {"rows": rows}
 
 
 def measure_large_dump(settings: Settings) -> dict[str, Any]:

@@ -160,6 +160,7 @@ def sort_keys(keys, sorted_keys, order):
         key = keys[i]
         b = ((key - low) >> shift) + 1 if key > 0 else 0
         b = b if key < INFINITE else last
+        order[i] = b  # until it holds the order itself
         ends[b + 1] += 1
     at = 0
     for b in range(last + 2):
@@ -168,12 +169,10 @@ def sort_keys(keys, sorted_keys, order):
     spare_keys = np.empty(n, dtype=np.int64)
     spare_order = np.empty(n, dtype=np.int64)
     for i in range(n):
-        key = keys[i]
-        b = ((key - low) >> shift) + 1 if key > 0 else 0
-        b = b if key < INFINITE else last
+        b = order[i]
         at = ends[b]
         ends[b] = at + 1
-        spare_keys[at] = key
+        spare_keys[at] = keys[i]
         spare_order[at] = i
     own_ends = np.empty(MOST_BUCKETS + 2, dtype=np.int64)
     waiting = np.empty((n // FEW + 2, 2), dtype=np.int64)
