@@ -31,6 +31,8 @@ import numpy as np
 from kernels import total
 from resispec_sim.chunks import announced
 
+print("ready", flush=True)
+sys.stdin.readline()
 with announced(lambda line: print(line, file=sys.stderr)):
     for kind in sys.argv[1:]:
         print(kind, total(np.arange(5).astype(kind)))
@@ -44,21 +46,31 @@ def start(tmp_path):
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     env = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     env.pop("NUMBA_DISABLE_JIT", None)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     return lambda *kinds, **more: subprocess.Popen(
         [sys.executable, "-c", USE, *kinds], env=env | more, **pipes
     )
 
 
 def finish(process):
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate("\n", timeout=120)
     assert process.returncode == 0, err
-    return sorted(out.splitlines()), err
+    return sorted(line for line in out.splitlines() if line != "ready"), err
 
 
 def test_fresh_processes_may_compile_at_once(start):
     """Into the same empty folder, the same kernels for other types first; found there later."""
     running = [start(*KINDS[i:], *KINDS[:i]) for i in range(3)]
+    # none starts so late that it finds what the others compiled
+    assert [process.stdout.readline() for process in running] == ["ready\n"] * 3
+    for process in running:
+        process.stdin.write("\n")
+        process.stdin.flush()
     results = [finish(process) for process in running]
     assert all(out == results[0][0] for out, _ in results)
     assert all("compiling kernels, once per installation" in err for _, err in results)
